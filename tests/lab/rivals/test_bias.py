@@ -48,7 +48,7 @@ def sampled_from(marker: Any, llm: Any, prompt: list[int], text: list[int]) -> A
     text_ids = torch.tensor([text])
     with torch.inference_mode():
         tokens, logs = source.candidates(marker.bias(text_ids))
-        step = _token_sampling.Step(tokens, logs, text_ids, torch.tensor([0.5], dtype=torch.float64))
+        step = _token_sampling.TokenStep(tokens, logs, text_ids, torch.tensor([0.5], dtype=torch.float64))
         biased = marker.biased(step).log_softmax(dim=1)
     return torch.full((1, 500), -torch.inf).scatter(1, tokens, biased)
 

@@ -194,7 +194,7 @@ def test_training_lowers_both_losses_and_gives_balanced_signs() -> None:
     assert after["normalisation"] < 0.5 * before["normalisation"]
     from alimark.core.keys.fitted import Fitted
 
-    network = sir.Network.of(Fitted("sir", arrays, {}), 40)
+    network = sir.SIRNetwork.of(Fitted("sir", arrays, {}), 40)
     made = network(vectors)
     again = sir._forward({name: torch.from_numpy(one) for name, one in arrays.items()}, torch.from_numpy(vectors))
     assert made == pytest.approx(again.numpy(), abs=1e-4)

@@ -190,14 +190,14 @@ def test_draws_follow_the_probabilities() -> None:
     chances = torch.tensor([0.5, 0.3, 0.2]).expand(20_000, 3)
     uniform = torch.rand(20_000, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     tokens = torch.tensor([[7, 8, 9]]).expand(20_000, 3)
-    step = _token_sampling.Step(tokens, chances.log(), tokens[:, :0], uniform)
+    step = _token_sampling.TokenStep(tokens, chances.log(), tokens[:, :0], uniform)
     counts = torch.bincount(step.sampled(step.logs), minlength=10)[7:].numpy()
     assert stats.chisquare(counts, 20_000 * np.array([0.5, 0.3, 0.2])).pvalue > 0.001
 
 
-def _step(own: Any, logits: Any) -> _token_sampling.Step:
+def _step(own: Any, logits: Any) -> _token_sampling.TokenStep:
     tokens, logs = _token_engines.nucleus(logits, 1.0)
-    return _token_sampling.Step(tokens, logs, own, torch.full((len(own),), 0.5, dtype=torch.float64))
+    return _token_sampling.TokenStep(tokens, logs, own, torch.full((len(own),), 0.5, dtype=torch.float64))
 
 
 def test_kgw_is_transformers_processor_and_detector_with_a_hashed_list(folder: Path, llm: Any) -> None:

@@ -39,7 +39,7 @@ _TOKEN = re.compile(
 )
 
 
-class Token(NamedTuple):
+class TextToken(NamedTuple):
     """A word, a number, or something that is not prose, with its place in the text."""
 
     text: str
@@ -48,9 +48,9 @@ class Token(NamedTuple):
     is_word: bool
 
 
-def tokens_of(text: str) -> list[Token]:
+def tokens_of(text: str) -> list[TextToken]:
     """The tokens of a text, in order."""
-    return [Token(m[0], m.start(), m.end(), m["word"] is not None) for m in _TOKEN.finditer(text)]
+    return [TextToken(m[0], m.start(), m.end(), m["word"] is not None) for m in _TOKEN.finditer(text)]
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _with_typo(word: str, random: Random) -> str:
 
 # Synonyms.
 
-Choice = tuple[Token, Mapping[str, int]]
+Choice = tuple[TextToken, Mapping[str, int]]
 """A word that can be replaced; each synonym, and how often it is used in this sense."""
 
 # Words of grammar. Then words whose synonyms seldom fit: parts of fixed phrases, light verbs, units, forms of address. Then
@@ -188,7 +188,7 @@ _MIN_SHARE, _MIN_MUTUAL, _MIN_USES = 0.3, 0.15, 0.02
 synonym in the common sense for each use of the word."""
 
 
-class Reading(NamedTuple):
+class WordReading(NamedTuple):
     """The part of speech and the lemma of a word."""
 
     part: str
@@ -227,7 +227,7 @@ def _weights(word: str) -> dict[tuple[str, str], dict[str, float]]:
 
 
 @cache
-def _reading(word: str) -> Reading | None:
+def _reading(word: str) -> WordReading | None:
     """The reading of a word in nearly all its uses; None where there is none, and for words that are left alone."""
     sums = {key: sum(tags.values()) for key, tags in _weights(word).items()}
     if not sums or word in _LEFT_ALONE or word in _PREPOSITIONS:
@@ -235,11 +235,11 @@ def _reading(word: str) -> Reading | None:
     best = max(sums, key=lambda key: sums[key])
     if sums[best] < _SURE * sum(sums.values()) or best[1] in _LEFT_ALONE:
         return None
-    return Reading(*best, tuple(tag for tag, weight in _weights(word)[best].items() if weight >= 0.05 * sums[best]))
+    return WordReading(*best, tuple(tag for tag, weight in _weights(word)[best].items() if weight >= 0.05 * sums[best]))
 
 
 def _choices(text: str) -> list[Choice]:
-    runs: list[list[Token]] = []  # of tokens with only white space between them
+    runs: list[list[TextToken]] = []  # of tokens with only white space between them
     tokens = tokens_of(text)
     for token in tokens:
         if runs and not text[runs[-1][-1].end : token.start].strip():
@@ -251,7 +251,7 @@ def _choices(text: str) -> list[Choice]:
     return [choice for run in runs for choice in _choices_in(run)]
 
 
-def _choices_in(run: Sequence[Token]) -> Iterator[Choice]:
+def _choices_in(run: Sequence[TextToken]) -> Iterator[Choice]:
     words = ["", *(token.text.lower() for token in run), ""]
     readings = [_reading(word) if word.isalpha() else None for word in words]
     in_phrase = _in_phrases(words)
@@ -266,7 +266,7 @@ def _choices_in(run: Sequence[Token]) -> Iterator[Choice]:
             yield token, dict(sorted(synonyms.items()))
 
 
-def _is_replaceable(words: Sequence[str], readings: Sequence[Reading | None], i: int) -> bool:
+def _is_replaceable(words: Sequence[str], readings: Sequence[WordReading | None], i: int) -> bool:
     """Whether the neighbouring words allow another word here."""
     reading, beside = readings[i], (readings[i - 1], readings[i + 1])
     if reading is None or words[i - 1] in ("more", "most", "less", "least"):
@@ -336,7 +336,7 @@ def _spelt_alike(word: str, other: str) -> bool:
     return one_letter or sorted(word) == sorted(other)
 
 
-def _form(lemma: str, reading: Reading) -> str:
+def _form(lemma: str, reading: WordReading) -> str:
     """The lemma in the inflection that is needed; empty where that is not clear, or only one of the nouns has a plural."""
     inflections, replaced = _forms(lemma, reading.part), _forms(reading.lemma, reading.part)
     spellings = {inflections.get(tag, ("",))[0] for tag in reading.tags}
@@ -349,7 +349,7 @@ _YOU_SOUND = r"eu|ewe|ub[ie]|uk|unan|uni(?![mn])|ur[aeiou]|us[aeiu]|ut[eio]"
 _VOWEL_SOUND = re.compile(rf"(?!{_YOU_SOUND}|one(?!rous)|once)[aeiou]|heir|honest|hono|hour")
 
 
-def _article_edits(text: str, word: Token, synonym: str) -> list[Edit]:
+def _article_edits(text: str, word: TextToken, synonym: str) -> list[Edit]:
     """The change of "a" to "an", or back, that the synonym makes necessary."""
     article = _ARTICLE.search(text, max(0, word.start - 8), word.start)
     wants_n = _VOWEL_SOUND.match(synonym) is not None

@@ -34,7 +34,7 @@ Bias = Callable[["torch.Tensor"], "torch.Tensor"]
 """From tokens, one row for each text, to the numbers that are added to their logits."""
 
 
-class Source(Protocol):
+class TokenSource(Protocol):
     """A batch of texts in progress."""
 
     def candidates(self, bias: Bias | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -54,7 +54,7 @@ class Source(Protocol):
         ...
 
 
-class Engine(ABC):
+class TokenEngine(ABC):
     """What a token-level watermark needs of a language model."""
 
     ends: frozenset[int] = frozenset()
@@ -96,7 +96,7 @@ class Engine(ABC):
     def _decoded(self, ids: Sequence[int]) -> str: ...
 
     @abstractmethod
-    def source(self, prompts: Sequence[list[int]], sampling: Sampling) -> Source:
+    def source(self, prompts: Sequence[list[int]], sampling: Sampling) -> TokenSource:
         """Starts a batch of texts."""
 
     @abstractmethod
@@ -104,7 +104,7 @@ class Engine(ABC):
         """Whether the model has this tokenizer."""
 
 
-class CausalLM(Engine):
+class CausalLM(TokenEngine):
     """The engine of a `Transformers` language model: it has the model's logits.
 
     The weights are shared with that model; attention is computed by transformers.
@@ -204,7 +204,7 @@ class TorchSource:
         self._ids, self._mask, self._new = self._ids[rows], self._mask[rows], self._new[rows]
 
 
-class NextTokens(Engine):
+class NextTokens(TokenEngine):
     """The engine of a language model that is asked token by token, such as one on llama.cpp."""
 
     def __init__(self, llm: OffersNextTokens) -> None:
@@ -287,7 +287,7 @@ _engines = threading.Lock()
 _causal: WeakKeyDictionary[OffersTorchModel, CausalLM] = WeakKeyDictionary()
 
 
-def engine_of(llm: LLM) -> Engine:
+def engine_of(llm: LLM) -> TokenEngine:
     """The engine of a language model; raises LLMError if its token probabilities cannot be read."""
     if isinstance(llm, OffersNextTokens):
         return NextTokens(llm)

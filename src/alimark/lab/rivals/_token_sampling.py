@@ -22,7 +22,7 @@ from alimark.lab.rivals import _prf
 if TYPE_CHECKING:
     import torch
 
-    from alimark.lab.rivals._token_engines import Bias, Engine
+    from alimark.lab.rivals._token_engines import Bias, TokenEngine
 
 Ended = Literal["complete", "model ended", "token limit"]
 
@@ -32,7 +32,7 @@ _CONTEXT_IDS = 8  # decoded together with a text, because a tokenizer may drop t
 
 
 @dataclass(frozen=True)
-class Step:
+class TokenStep:
     """What a marker chooses the next tokens from; one row for each text of the batch."""
 
     tokens: torch.Tensor
@@ -71,7 +71,7 @@ class Marker(Protocol):
         """
         ...
 
-    def choose(self, step: Step) -> torch.Tensor:
+    def choose(self, step: TokenStep) -> torch.Tensor:
         """Chooses a token for each row."""
         ...
 
@@ -93,10 +93,10 @@ class AddedBias(ABC):
     def bias(self, text_ids: torch.Tensor) -> Bias | None:
         return self.added(text_ids) if self._place == "logits" else None
 
-    def choose(self, step: Step) -> torch.Tensor:
+    def choose(self, step: TokenStep) -> torch.Tensor:
         return step.sampled(self.biased(step))
 
-    def biased(self, step: Step) -> torch.Tensor:
+    def biased(self, step: TokenStep) -> torch.Tensor:
         """The biased log-probabilities, not normalised. Those of a key that adds to the logits are biased already."""
         added = self.added(step.text_ids) if self._place == "nucleus" else None
         return step.logs if added is None else step.logs + added(step.tokens)
@@ -111,7 +111,7 @@ class Unmarked:
     def bias(self, text_ids: torch.Tensor) -> None:
         return None
 
-    def choose(self, step: Step) -> torch.Tensor:
+    def choose(self, step: TokenStep) -> torch.Tensor:
         return step.sampled(step.logs)
 
     def keep(self, rows: torch.Tensor) -> None:
@@ -142,10 +142,10 @@ class PerKey:
 
         return together
 
-    def choose(self, step: Step) -> torch.Tensor:
+    def choose(self, step: TokenStep) -> torch.Tensor:
         chosen = step.tokens[:, 0].clone()
         for rows, marker in self._parts:
-            part = Step(step.tokens[rows], step.logs[rows], step.text_ids[rows], step.uniform[rows])
+            part = TokenStep(step.tokens[rows], step.logs[rows], step.text_ids[rows], step.uniform[rows])
             chosen[rows] = marker.choose(part)
         return chosen
 
@@ -198,7 +198,7 @@ def seeded(seed: int) -> _prf.Words:
 def write(
     prompts: Sequence[list[int]],
     seeds: Sequence[int],
-    engine: Engine,
+    engine: TokenEngine,
     marker: Marker,
     length: Length,
     sampling: Sampling,
@@ -214,7 +214,7 @@ class _Batch:
     """A batch in progress. Row i of the tensors is text number `live[i]`."""
 
     def __init__(
-        self, prompts: Sequence[list[int]], seeds: Sequence[int], engine: Engine, marker: Marker, length: Length,
+        self, prompts: Sequence[list[int]], seeds: Sequence[int], engine: TokenEngine, marker: Marker, length: Length,
         sampling: Sampling,
     ) -> None:  # fmt: skip
         import torch
@@ -239,12 +239,12 @@ class _Batch:
             if len(going) < _COMPACT_BELOW * len(self.live):
                 self._compact(going)
 
-    def _sample(self) -> Step:
+    def _sample(self) -> TokenStep:
         import torch
 
         tokens, logs = self._source.candidates(self._marker.bias(self._text_ids))
         number = torch.full((len(tokens),), self._text_ids.shape[1], device=self._text_ids.device)
-        return Step(tokens, logs, self._text_ids, _prf.torch_unit(_prf.torch_hashed(self._words, number)))
+        return TokenStep(tokens, logs, self._text_ids, _prf.torch_unit(_prf.torch_hashed(self._words, number)))
 
     def _append(self, chosen: torch.Tensor) -> None:
         import torch

@@ -30,8 +30,8 @@ from alimark.lab.rivals.tokens import Ids
 if TYPE_CHECKING:
     import torch
 
-    from alimark.lab.rivals._token_engines import Engine
-    from alimark.lab.rivals._token_sampling import Step
+    from alimark.lab.rivals._token_engines import TokenEngine
+    from alimark.lab.rivals._token_sampling import TokenStep
 
 MOST_TOKENS = 1024
 """Only so many tokens of a text are aligned, since the time grows with their square."""
@@ -73,7 +73,7 @@ class EXP(TokenLevel):
     settings: ClassVar[type[RandomKeys]] = Permutations
     parameters: EXPParameters
 
-    def marker(self, seeds: list[int], engine: Engine) -> ExponentialMinimum:
+    def marker(self, seeds: list[int], engine: TokenEngine) -> ExponentialMinimum:
         return ExponentialMinimum(self.secret, self.parameters, starts(seeds, self.parameters.length), engine.device)
 
     def find(self, ids: Ids) -> Statistic:
@@ -118,7 +118,7 @@ class ExponentialMinimum:
     def bias(self, text_ids: torch.Tensor) -> None:
         return None
 
-    def choose(self, step: Step) -> torch.Tensor:
+    def choose(self, step: TokenStep) -> torch.Tensor:
         place = (self._first + step.number) % self._length
         xi = _prf.torch_unit(_prf.torch_hashed(self._secret, place[:, None], step.tokens))
         # -log(xi) / p is smallest where log(p) - log(-log(xi)) is largest.

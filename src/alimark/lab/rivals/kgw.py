@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import WatermarkLogitsProcessor
 
-    from alimark.lab.rivals._token_engines import Bias, Engine
+    from alimark.lab.rivals._token_engines import Bias, TokenEngine
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class KGW(TokenLevel):
     Parameters = KGWParameters
     parameters: KGWParameters
 
-    def marker(self, seeds: list[int], engine: Engine) -> GreenBias:
+    def marker(self, seeds: list[int], engine: TokenEngine) -> GreenBias:
         return GreenBias(self.secret, self.parameters, engine.device)
 
     def find(self, ids: Ids) -> Statistic:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import torch
 
     from alimark.core.embedding.base import Embedder
-    from alimark.lab.rivals._token_engines import Bias, Engine
+    from alimark.lab.rivals._token_engines import Bias, TokenEngine
 
 Array = NDArray[np.float32]
 
@@ -89,7 +89,7 @@ class SIRParameters(SchemeParameters):
         """Checks that there is a trained network with this number of outputs; raises KeyFileError if not."""
         if fitted is None:
             raise KeyFileError("SIR needs a trained network; train one: alimark fit sir")
-        Network.of(fitted, self.dimension)
+        SIRNetwork.of(fitted, self.dimension)
 
 
 class SIR(TokenLevel):
@@ -100,10 +100,10 @@ class SIR(TokenLevel):
     parameters: SIRParameters
 
     @property
-    def network(self) -> Network:
+    def network(self) -> SIRNetwork:
         """The trained network that the key holds."""
         assert self.key.fitted is not None
-        return Network.of(self.key.fitted, self.parameters.dimension)
+        return SIRNetwork.of(self.key.fitted, self.parameters.dimension)
 
     def biases(self, contexts: Sequence[str]) -> Array:
         """The signs of the network's outputs for each context, one context per row."""
@@ -116,7 +116,7 @@ class SIR(TokenLevel):
                 self.tokenizer.ids(text.strip()), parameters.chunk, parameters.window, self.tokenizer
             )
 
-    def marker(self, seeds: list[int], engine: Engine) -> MeaningBias:
+    def marker(self, seeds: list[int], engine: TokenEngine) -> MeaningBias:
         return MeaningBias(self, engine.device)
 
     def find(self, ids: Ids) -> Statistic:
@@ -187,13 +187,13 @@ def assigned(secret: _prf.Words, tokens: Ids, dimension: int) -> NDArray[np.int6
 
 
 @dataclass(frozen=True)
-class Network:
+class SIRNetwork:
     """The network of SIR: an input layer, residual blocks and an output layer. It runs on NumPy, once for each chunk."""
 
     layers: tuple[tuple[Array, Array], ...]
 
     @classmethod
-    def of(cls, fitted: FittedData, dimension: int) -> Network:
+    def of(cls, fitted: FittedData, dimension: int) -> SIRNetwork:
         """The network from learned data; raises KeyFileError if these are not a network with that many outputs."""
         names = ["in", *(f"block{i}" for i in range(BLOCKS)), "out"]
         broken = KeyFileError("the learned data are not a SIR network; train one: alimark fit sir")

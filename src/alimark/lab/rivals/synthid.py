@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import torch
     from transformers import SynthIDTextWatermarkLogitsProcessor
 
-    from alimark.lab.rivals._token_engines import Engine
-    from alimark.lab.rivals._token_sampling import Step
+    from alimark.lab.rivals._token_engines import TokenEngine
+    from alimark.lab.rivals._token_sampling import TokenStep
 
 Bits = NDArray[np.uint8]
 
@@ -101,7 +101,7 @@ class SynthID(TokenLevel):
         """The table of random bits that g-values are read from."""
         return np.unpackbits(np.frombuffer(self.key.stream("synthid-table", self.parameters.table // 8), np.uint8))
 
-    def marker(self, seeds: list[int], engine: Engine) -> Tournament:
+    def marker(self, seeds: list[int], engine: TokenEngine) -> Tournament:
         return Tournament(self.logits_processor(engine.device), self.parameters.history)
 
     def logits_processor(self, device: torch.device | str = "cpu") -> SynthIDTextWatermarkLogitsProcessor:
@@ -231,10 +231,10 @@ class Tournament:
     def bias(self, text_ids: torch.Tensor) -> None:
         return None
 
-    def choose(self, step: Step) -> torch.Tensor:
+    def choose(self, step: TokenStep) -> torch.Tensor:
         return step.sampled(self.played(step))
 
-    def played(self, step: Step) -> torch.Tensor:
+    def played(self, step: TokenStep) -> torch.Tensor:
         """The log-probabilities after the tournament, or those before it where the context has occurred before."""
         import torch
 

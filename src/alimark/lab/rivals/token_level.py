@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     )
     from alimark.core.keys.key import Key
     from alimark.core.llm.base import LLM
-    from alimark.lab.rivals._token_engines import Engine
+    from alimark.lab.rivals._token_engines import TokenEngine
     from alimark.lab.rivals._token_sampling import Length, Marker
 
 _BATCH = 32
@@ -102,7 +102,7 @@ class TokenLevel(Watermark[Detection]):
         return np.concatenate([_prf.words(self.key.stream(label, 16, i)) for i in range(first, first + count)])
 
     @abstractmethod
-    def marker(self, seeds: list[int], engine: Engine) -> Marker:
+    def marker(self, seeds: list[int], engine: TokenEngine) -> Marker:
         """Makes the object that chooses the tokens of one batch of texts, given the seed of each."""
 
     @abstractmethod
@@ -196,7 +196,7 @@ class _Job:
     mark: TokenLevel
 
 
-def _job(number: int, prompt: Prompt, mark: TokenLevel, engine: Engine, settings: GenerationSettings) -> _Job:
+def _job(number: int, prompt: Prompt, mark: TokenLevel, engine: TokenEngine, settings: GenerationSettings) -> _Job:
     check_engine(mark, engine)
     ids = engine.prompt(prompt.text, settings.prompt_style == "chat")
     engine.check_room(ids, _length(settings, mark.key).most(settings.sampling))
@@ -210,7 +210,7 @@ def _length(settings: GenerationSettings, key: Key) -> Length:
     return Length(None if settings.tokens else settings.sentences, settings.tokens, key.splitter)
 
 
-def check_engine(mark: TokenLevel, engine: Engine) -> None:
+def check_engine(mark: TokenLevel, engine: TokenEngine) -> None:
     """Checks that the model has the tokenizer of the key, which detection uses; raises KeyMismatch if not."""
     if not engine.writes(mark.tokenizer):
         raise KeyMismatch(
@@ -220,7 +220,7 @@ def check_engine(mark: TokenLevel, engine: Engine) -> None:
 
 
 def _write(
-    jobs: Sequence[_Job], engine: Engine, settings: GenerationSettings, progress: ManyProgress | None
+    jobs: Sequence[_Job], engine: TokenEngine, settings: GenerationSettings, progress: ManyProgress | None
 ) -> Finished:
     """Generates one batch of texts."""
     from alimark.lab.rivals._token_sampling import PerKey, write

@@ -87,7 +87,7 @@ def _takes_pool(kind: type[Attack]) -> bool:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _Order:
     """The options that all attacks have: one text or a JSONL file of them, and where the result goes."""
 
     file: Annotated[str | None, typer.Argument(help="Text file; - reads standard input.")] = None
@@ -113,10 +113,10 @@ class _Job:
 
 def _command(kind: type[Attack]) -> Callable[..., None]:
     """Makes the command of an attack: the fields of its class become options."""
-    hints, of_all = get_type_hints(kind), get_type_hints(_Job, include_extras=True)
+    hints, of_all = get_type_hints(kind), get_type_hints(_Order, include_extras=True)
     parameters = [
         inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
-        *(_parameter(option.name, of_all[option.name], option.default) for option in fields(_Job)),
+        *(_parameter(option.name, of_all[option.name], option.default) for option in fields(_Order)),
         *(
             _parameter(option.name, _option(option.name, hints[option.name], option.metadata["help"]), option.default)
             for option in _options(kind)
@@ -126,7 +126,7 @@ def _command(kind: type[Attack]) -> Callable[..., None]:
         parameters.append(_parameter("pool", _option("pool", Path | None, _POOL), None))
 
     def command(context: typer.Context, **values: Any) -> None:
-        job = _Job(**{name: values.pop(name) for name in _Job.__dataclass_fields__})
+        job = _Order(**{name: values.pop(name) for name in _Order.__dataclass_fields__})
         pool = values.pop("pool", None)
         # A preset changes the settings that are not given, so an option that is left out is not passed on as its default.
         settings = {name: value for name, value in values.items() if _is_given(context, name)}

@@ -43,6 +43,18 @@ class Network:
         )
         return batch.to(self.device)
 
+    def generate(self, texts: Sequence[str], max_tokens: int, **options: Any) -> Any:
+        """The rows of tokens that the model generates for texts, each cut to `max_tokens`."""
+        import torch
+
+        with torch.inference_mode():
+            return self.model.generate(**self.encode(texts, max_tokens), **options)
+
+    def lengths(self, rows: Any) -> list[int]:
+        """The number of tokens in each row that was generated, without the start token."""
+        lengths: list[int] = (rows[:, 1:] != self.model.generation_config.pad_token_id).sum(1).tolist()
+        return lengths
+
     def decode(self, rows: Any) -> list[str]:
         """The texts of rows of tokens, each on one line."""
         return [one_line(text) for text in self.tokenizer.batch_decode(rows, skip_special_tokens=True)]

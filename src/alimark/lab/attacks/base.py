@@ -121,12 +121,6 @@ class Attack(ABC):
     A subclass is a frozen dataclass with a `name`, with fields declared by `setting`, and with a method `run`. `TextAttack` and
     `SentenceAttack` define `run` for attacks without a model and for models that rewrite single sentences.
 
-    Attributes:
-        name: The name of the attack, as `load_attack` and `alimark attack` know it.
-        by_model: Whether a model writes the text. Such an attack takes longer, and may fail for some texts.
-        presets: The settings that a preset changes, by the name of the preset.
-        preset: The name of the preset, empty without one.
-
     Example:
         >>> from alimark.lab.attacks import Target, load_attack
         >>> attack = load_attack("truncate", rate=0.5)
@@ -141,7 +135,9 @@ class Attack(ABC):
     """
 
     name: ClassVar[str]
+    """The name of the attack, as `load_attack` and `alimark attack` know it."""
     by_model: ClassVar[bool] = False
+    """Whether a model writes the text. Such an attack takes longer, and may fail for some texts."""
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     """The settings that a preset changes, by the name of the preset."""
     preset: str = ""

@@ -162,21 +162,13 @@ class Dipper(NetworkAttack):
 
     def _sample(self, inputs: Sequence[str], seeds: Sequence[int]) -> list[tuple[str, int]]:
         """The model's output for each input, and its number of tokens."""
-        import torch
         from transformers import LogitsProcessorList
 
-        network = self._network
-        with torch.inference_mode():
-            rows = network.model.generate(
-                **network.encode(inputs, self.max_tokens),
-                do_sample=False,
-                num_beams=1,
-                max_new_tokens=self.max_new_tokens or self.max_tokens,
-                logits_processor=LogitsProcessorList([_Nucleus(self.top_p, seeds)]),
-            )
-        padding = network.model.generation_config.pad_token_id
-        lengths = (rows[:, 1:] != padding).sum(1).tolist()
-        return list(zip(network.decode(rows), lengths, strict=True))
+        rows = self._network.generate(
+            inputs, self.max_tokens, do_sample=False, num_beams=1, max_new_tokens=self.max_new_tokens or self.max_tokens,
+            logits_processor=LogitsProcessorList([_Nucleus(self.top_p, seeds)]),
+        )  # fmt: skip
+        return list(zip(self._network.decode(rows), self._network.lengths(rows), strict=True))
 
 
 class _Nucleus:

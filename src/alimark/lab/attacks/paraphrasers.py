@@ -82,21 +82,14 @@ class Pegasus(NetworkAttack, SentenceAttack):
         return [[well_formed(text) for text in row] for row in rows] if self.follows_public_code else rows
 
     def _searched(self, texts: Sequence[str], **options: Any) -> list[list[str]]:
-        import torch
-
         count = min(self.beams, _ANSWERS)
-        network = self._network
         if self.repetition_penalty != 1:
             options["repetition_penalty"] = self.repetition_penalty
-        with torch.inference_mode():
-            rows = network.model.generate(
-                **network.encode(texts, self.max_tokens),
-                num_beams=self.beams,
-                num_return_sequences=count,
-                max_new_tokens=self.max_tokens,
-                **({"do_sample": False} | options),
-            )
-        answers = network.decode(rows)
+        rows = self._network.generate(
+            texts, self.max_tokens, num_beams=self.beams, num_return_sequences=count, max_new_tokens=self.max_tokens,
+            **({"do_sample": False} | options),
+        )  # fmt: skip
+        answers = self._network.decode(rows)
         return [answers[i : i + count] for i in range(0, len(answers), count)]
 
     def _sampled(self, text: str) -> list[str]:

@@ -130,21 +130,18 @@ class _Marian:
 
         A part of a text would be no translation, and for an empty text a model invents one.
         """
-        import torch
-
         limit = min(self.max_tokens, getattr(network.model.config, "max_position_embeddings", self.max_tokens + 1) - 1)
         lengths = network.encode(texts, limit + 1)["attention_mask"].sum(1).tolist()
         indices = [i for i, text in enumerate(texts) if text and lengths[i] <= limit]
         translations = [""] * len(texts)
         if indices:
-            batch = network.encode([texts[i] for i in indices], limit)
             # A model that fails on a sentence repeats itself up to the limit, and the other sentences of the batch wait.
-            limit = min(limit, 2 * max(lengths[i] for i in indices) + _SPARE_TOKENS)
-            with torch.inference_mode():
-                rows = network.model.generate(**batch, num_beams=self.beams, do_sample=False, max_new_tokens=limit)
-            counts = (rows[:, 1:] != network.model.generation_config.pad_token_id).sum(1).tolist()
-            for i, text, count in zip(indices, network.decode(rows), counts, strict=True):
-                translations[i] = text if count < limit else ""
+            most = min(limit, 2 * max(lengths[i] for i in indices) + _SPARE_TOKENS)
+            rows = network.generate(
+                [texts[i] for i in indices], limit, num_beams=self.beams, do_sample=False, max_new_tokens=most
+            )
+            for i, text, count in zip(indices, network.decode(rows), network.lengths(rows), strict=True):
+                translations[i] = text if count < most else ""
         return translations
 
 

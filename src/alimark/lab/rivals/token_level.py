@@ -186,7 +186,7 @@ class TokenLevel(Watermark[Detection]):
 
 
 @dataclass(frozen=True)
-class _Job:
+class _Prompted:
     """A prompt of a batch: its number among all prompts, its tokens, its seed and its watermark."""
 
     number: int
@@ -196,12 +196,12 @@ class _Job:
     mark: TokenLevel
 
 
-def _job(number: int, prompt: Prompt, mark: TokenLevel, engine: TokenEngine, settings: GenerationSettings) -> _Job:
+def _job(number: int, prompt: Prompt, mark: TokenLevel, engine: TokenEngine, settings: GenerationSettings) -> _Prompted:
     check_engine(mark, engine)
     ids = engine.prompt(prompt.text, settings.prompt_style == "chat")
     engine.check_room(ids, _length(settings, mark.key).most(settings.sampling))
     seed = secrets.randbits(48) if prompt.seed is None else prompt.seed
-    return _Job(number, prompt.text, ids, seed, mark)
+    return _Prompted(number, prompt.text, ids, seed, mark)
 
 
 def _length(settings: GenerationSettings, key: Key) -> Length:
@@ -220,7 +220,7 @@ def check_engine(mark: TokenLevel, engine: TokenEngine) -> None:
 
 
 def _write(
-    jobs: Sequence[_Job], engine: TokenEngine, settings: GenerationSettings, progress: ManyProgress | None
+    jobs: Sequence[_Prompted], engine: TokenEngine, settings: GenerationSettings, progress: ManyProgress | None
 ) -> Finished:
     """Generates one batch of texts."""
     from alimark.lab.rivals._token_sampling import PerKey, write

@@ -18,6 +18,7 @@ from alimark.testing import StandInEmbedder
 
 EMBEDDER = StandInEmbedder()
 RIVALS = ("semstamp", "k-semstamp", "simmark", "pmark")
+ALL = (*RIVALS, "samark")
 LEARN = ("k-semstamp", "simmark")
 PREFIX = ("semstamp", "k-semstamp", "simmark")
 

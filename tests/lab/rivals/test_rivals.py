@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rival_keys import EMBEDDER, LEARN, PREFIX, RIVALS, human, key_of, learned
+from rival_keys import ALL, EMBEDDER, LEARN, PREFIX, RIVALS, human, key_of, learned
 
 import alimark.core.embedding.loading
 import alimark.core.llm
@@ -40,7 +40,7 @@ def run(monkeypatch: pytest.MonkeyPatch, command: RunCommand) -> RunCommand:
 
 
 class TestKeys:
-    @pytest.mark.parametrize("name", RIVALS)
+    @pytest.mark.parametrize("name", ALL)
     def test_a_file_holds_all_of_a_key_and_nothing_shows_its_secret(self, name: str, tmp_path: Path) -> None:
         key = key_of(name, 77)
         key.save(tmp_path / "k.json")
@@ -86,6 +86,11 @@ class TestKeys:
             ("simmark", {"lower": 0.5, "upper": 0.2}, "empty"),
             ("pmark", {"median": "mean"}, "prior or sampled"),
             ("pmark", {"decay": -1}, "decay"),
+            ("samark", {"channels": 0}, "from 1 to 16"),
+            ("samark", {"signs": "none"}, "key or text"),
+            ("samark", {"slope": 0.0}, "slope must be"),
+            ("samark", {"similarity": 0.0}, "similarity must be"),
+            ("samark", {"novelty": -1.0}, "novelty must be"),
             ("alimark", {"ratio": 0.25}, "has no parameter ratio"),
         ],
     )
@@ -181,7 +186,7 @@ def test_a_rule_that_cannot_be_met_stops_at_its_limit_takes_the_best_and_says_so
     assert mark.candidates == (64 if name == "pmark" else 100)
 
 
-@pytest.mark.parametrize("name", RIVALS)
+@pytest.mark.parametrize("name", ALL)
 def test_texts_do_not_depend_on_waves_or_on_who_else_is_served(name: str) -> None:
     from alimark.core.generation.api import GenerationSettings, Prompt
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import oracle_rivals as oracle
 import pytest
-from rival_keys import EMBEDDER, LEARN, PREFIX, RIVALS, Vectors, human, key_of, learned, random_rows
+from rival_keys import ALL, EMBEDDER, LEARN, PREFIX, RIVALS, Vectors, human, key_of, learned, random_rows
 from scipy import stats
 
 from alimark import Detection, load
@@ -186,7 +186,7 @@ def test_p_values_of_texts_that_have_nothing_to_do_with_the_key_are_uniform(name
     assert np.mean([one.p_value <= 0.05 for one in found]) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 250)
 
 
-@pytest.mark.parametrize("name", RIVALS)
+@pytest.mark.parametrize("name", ALL)
 def test_random_keys_are_the_same_in_any_portion_and_for_longer_texts(name: str) -> None:
     mark: Any = load(key_of(name, 7), embedder=EMBEDDER)
     null = mark.statistic(random_rows(8, 2)[:, : mark.see(EMBEDDER.embed(["x"])).shape[1]], "", [], None).null

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future, InvalidStateError
@@ -37,12 +36,6 @@ class TimedFuture(Future[Result]):
         since = self._since
         return self._worked + (0.0 if since is None else time.monotonic() - since)
 
-    def _begin(self) -> None:
-        self._since = time.monotonic()
-
-    def _pause(self) -> None:
-        self._worked, self._since = self.worked, None
-
     def settle(self, result: Result | BaseException) -> None:
         """Sets the result or, for an exception, the error, unless the future was cancelled or has one."""
         with suppress(InvalidStateError):
@@ -67,40 +60,35 @@ class Working:
     """
 
     def __init__(self, futures: Iterable[TimedFuture[Any]]) -> None:
-        self._lock = threading.Lock()
-        self._callbacks: list[Callable[[], object]] = []
-        self._futures = list(futures)
+        self._futures = tuple(futures)
         self._token: Token[Working | None] | None = None
-        self.cancelled = False
 
     def __enter__(self) -> Working:
         self._token = _current.set(self)
         for future in self._futures:
-            future._begin()
-            future.add_done_callback(self._check)
+            future._since = time.monotonic()
         return self
 
     def __exit__(self, *_: object) -> None:
         assert self._token is not None
         _current.reset(self._token)
         for future in self._futures:
-            future._pause()
+            future._worked, future._since = future.worked, None
 
-    def _check(self, _: object) -> None:
-        if all(future.done() for future in self._futures):
-            with self._lock:
-                self.cancelled, callbacks = True, self._callbacks
-                self._callbacks = []
-            for callback in callbacks:
-                callback()
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for the work any more."""
+        return all(future.done() for future in self._futures)
 
     def when_cancelled(self, callback: Callable[[], object]) -> None:
-        """Calls `callback` when the work is cancelled, or at once if it was."""
-        with self._lock:
-            if not self.cancelled:
-                self._callbacks.append(callback)
-                return
-        callback()
+        """Calls `callback` when the work is cancelled, or at once if it was; it may be called more than once."""
+
+        def check(_: object) -> None:
+            if self.cancelled:
+                callback()
+
+        for future in self._futures:
+            future.add_done_callback(check)
 
 
 def when_cancelled(callback: Callable[[], object]) -> None:

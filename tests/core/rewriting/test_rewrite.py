@@ -299,8 +299,8 @@ def test_a_model_that_fails_is_said_to() -> None:
         marked(Short())
 
 
-def test_many_texts_share_calls_and_are_yielded_as_they_are_finished() -> None:
-    llm = Rewriter(preferred_batch=6)
+def test_many_texts_share_calls_and_no_more_are_read_than_keep_the_model_busy() -> None:
+    llm = Rewriter(preferred_batch=1)
     parts = [" ".join(splitter().sentences(STORY)[:n]) for n in (1, 2, 5)]
     read = 0
 
@@ -312,7 +312,7 @@ def test_many_texts_share_calls_and_are_yielded_as_they_are_finished() -> None:
 
     finished = rewrite_many(originals(), KEY, EMBEDDER, llm)
     first, rewriting = next(finished)
-    assert (first, read) == (0, 2)  # a call holds 6 requests: 4 of the first text, 2 of the second
+    assert (first, read) == (0, 2)  # four calls: 2 requests for the first text, and 4 for the second
     assert isinstance(rewriting, Rewriting)
     rest = dict(finished)
     assert set(rest) == {1, 2}

@@ -1,20 +1,18 @@
 """Marking of texts that exist: a chat model rewrites every sentence many times, and the key chooses among the rewrites.
 
 What stands between the sentences stays as it is, code blocks included. The choice for a sentence does not depend on the other
-sentences, so the rewrites of all sentences of all texts are requested together.
+sentences, so the rewrites of all sentences of several texts are requested together.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 
 from alimark.core._util.work import stop_if_cancelled
 from alimark.core.embedding.base import Embedder
-from alimark.core.frozen.text.splitting import Splitter, splitter
+from alimark.core.frozen.text.splitting import Splitter
 from alimark.core.keys.key import Key
-from alimark.core.llm.base import LLM, Draw, Request
+from alimark.core.llm.base import LLM, Request
 from alimark.core.llm.requests import draw_all
 from alimark.core.rewriting.results import Rewriting
 from alimark.core.rewriting.session import RewriteSession
@@ -25,6 +23,9 @@ __all__ = ["Original", "RewriteOptions", "RewriteProgress", "RewriteSettings", "
 
 RewriteProgress = Callable[[int, int, int], None]
 """Called with the number of a text, its sentences done so far, and all its sentences."""
+
+_BATCHES = 4
+"""Texts are rewritten together until their requests make so many batches for every caller that the model takes."""
 
 FinishedRewrites = Iterator[tuple[int, Rewriting | AlimarkError]]
 """Each text with its number as soon as it is finished, or the error that ended it."""
@@ -56,83 +57,52 @@ def rewrite_many(
         AlimarkError: Where the key names another embedder.
     """
     key.check(embedder)
-    yield from _Run(enumerate(originals), key, embedder, llm, settings or RewriteSettings(), progress).results()
+    settings = settings or RewriteSettings()
+    enough = _BATCHES * llm.max_concurrency * llm.preferred_batch
+    group: list[RewriteSession] = []
+    requests = 0
+    for number, original in enumerate(originals):
+        try:
+            (original.key or key).check(embedder)
+            group.append(RewriteSession(number, original, original.key or key, settings))
+        except AlimarkError as error:
+            yield number, error
+            continue
+        requests += len(group[-1].places) * settings.asks_a_wave
+        if requests >= enough:
+            yield from _rewrite_together(group, embedder, llm, settings, progress)
+            group, requests = [], 0
+    yield from _rewrite_together(group, embedder, llm, settings, progress)
 
 
-@dataclass
-class _Run:
-    """The requests and answers of one call of `rewrite_many`."""
+def _rewrite_together(
+    group: list[RewriteSession],
+    embedder: Embedder,
+    llm: LLM,
+    settings: RewriteSettings,
+    progress: RewriteProgress | None,
+) -> FinishedRewrites:
+    """Asks for the rewrites of all texts of a group, wave by wave."""
+    if not group:
+        return
+    over, least = _has_second_sentence(group[0].cutter), settings.asks_a_wave
+    while asked := [(text, *request) for text in group for request in text.next_wave(embedder)]:
+        requests = _unless_cancelled(request for *_, request in asked)
+        for place, request, answer in draw_all(llm, requests, settings.sampling, over, min_batch=least):
+            text, sentence, _ = asked[place]
+            text.parse(sentence, request, answer)
+            if progress and text.step_done:
+                progress(text.number, text.done, len(text.places))
+    for text in group:
+        if progress and text.done < len(text.places):  # some sentences needed fewer requests than others
+            progress(text.number, len(text.places), len(text.places))
+        yield text.number, text.finish(embedder, llm)
 
-    originals: Iterator[tuple[int, Original]]
-    key: Key
-    embedder: Embedder
-    llm: LLM
-    settings: RewriteSettings
-    progress: RewriteProgress | None
-    later_waves: deque[tuple[RewriteSession, int, Request]] = field(default_factory=deque)
-    """Requests of later waves, which go before those of new texts."""
-    ready: deque[RewriteSession | tuple[int, AlimarkError]] = field(default_factory=deque)
 
-    def results(self) -> FinishedRewrites:
-        over = _has_second_sentence(splitter(self.key.splitter))
-        least = self.settings.asks_a_wave
-        while True:  # a round ends when no request is left; its last answers may lead to another wave
-            asked: dict[int, tuple[RewriteSession, int]] = {}
-            for place, request, answer in draw_all(
-                self.llm, self._requests(asked), self.settings.sampling, over, min_batch=least
-            ):
-                self._parse(*asked.pop(place), request, answer)
-                yield from self._finished()
-            yield from self._finished()
-            if not self.later_waves:
-                return
-
-    def _requests(self, asked: dict[int, tuple[RewriteSession, int]]) -> Iterator[Request]:
-        """All requests; the text and the sentence number of each request are stored in `asked`."""
-        for place, (session, sentence, request) in enumerate(self._wanted()):
-            stop_if_cancelled()
-            asked[place] = session, sentence
-            yield request
-
-    def _wanted(self) -> Iterator[tuple[RewriteSession, int, Request]]:
-        while self.later_waves:
-            yield self.later_waves.popleft()
-        for number, original in self.originals:
-            key = original.key or self.key
-            try:
-                key.check(self.embedder)
-                session = RewriteSession(number, original, key, self.settings)
-            except AlimarkError as error:
-                self.ready.append((number, error))
-                continue
-            requests = session.next_wave(self.embedder)
-            if not requests:
-                self.ready.append(session)
-            for sentence, request in requests:
-                yield session, sentence, request
-            while self.later_waves:
-                yield self.later_waves.popleft()
-
-    def _parse(
-        self, session: RewriteSession, sentence: int, request: Request, answer: list[Draw] | AlimarkError
-    ) -> None:
-        session.parse(sentence, request, answer)
-        total = len(session.places)
-        if self.progress and session.step_done:
-            self.progress(session.number, session.done, total)
-        if session.waiting:
-            return
-        requests = session.next_wave(self.embedder)
-        self.later_waves.extend((session, sentence, request) for sentence, request in requests)
-        if not requests:
-            self.ready.append(session)
-            if self.progress and session.done < total:  # some sentences needed fewer requests than others
-                self.progress(session.number, total, total)
-
-    def _finished(self) -> FinishedRewrites:
-        while self.ready:
-            ready = self.ready.popleft()
-            yield ready if isinstance(ready, tuple) else (ready.number, ready.finish(self.embedder, self.llm))
+def _unless_cancelled(requests: Iterable[Request]) -> Iterator[Request]:
+    for request in requests:
+        stop_if_cancelled()
+        yield request
 
 
 def _has_second_sentence(cutter: Splitter) -> Callable[[str], bool]:

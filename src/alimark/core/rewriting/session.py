@@ -74,8 +74,6 @@ class RewriteSession:
             raise LimitError(
                 f"the text has {len(self.places):,} sentences and the limit is {_MAX_SENTENCES:,}; cut it into parts"
             )
-        self.waiting = 0
-        """Requests of the current wave that are not answered yet."""
         # Other languages may capitalise every noun, so that names cannot be told from other words.
         self._known = Known.of([place.unit for place in self.places]) if looks_english(self.text) else None
         self._wave = 0
@@ -99,7 +97,6 @@ class RewriteSession:
         wave, self._wave = self._wave, self._wave + 1
         bodies = [place.body for place in self.places] if wave == 0 else self._best_bodies(embedder)
         requests = [pair for number, body in enumerate(bodies) for pair in self._requests(number, body, ways[wave])]
-        self.waiting = len(requests)
         return requests or self.next_wave(embedder)
 
     def _best_bodies(self, embedder: Embedder) -> list[str]:
@@ -141,7 +138,6 @@ class RewriteSession:
 
     def parse(self, number: int, request: Request, answer: list[Draw] | AlimarkError) -> None:
         """Takes the answer to a request for sentence `number`, and keeps the rewrites without a flaw."""
-        self.waiting -= 1
         self._answered += 1
         if isinstance(answer, ContextFull):
             self._rejected["context full"] += request.count

@@ -133,10 +133,10 @@ class Service:
 
     def warm_up(self) -> None:
         """Compiles the detection kernels and loads the embedder, so that the first request need not wait for it."""
-        from alimark.core.frozen.kernels.hard import warm_up
+        from alimark.core.detection.pipeline import warm_up
+        from alimark.core.detection.settings import DetectionSettings
 
-        warm_up()
-        self.embedder(self.settings.embedder)
+        warm_up(Key.generate(embedder=self.embedder(self.settings.embedder)), DetectionSettings())
 
     async def refresh_forever(self) -> None:
         """Reads regularly what other processes changed, and deletes records that are too old."""

@@ -156,7 +156,7 @@ def _read_undisguised(
     """The text with a reading without its disguises, where that gives many other sentences, and the sentences of the last one.
 
     Whether there is a further reading depends on the text alone, and not on the key. The p-value of a text that is read once
-    is therefore valid as it is, and that of a text that is read twice is valid when it is doubled (`detect_signals`).
+    is therefore valid as it is, and that of a text that is read twice is valid when it is doubled (`searching`).
     """
     plain = undisguise(prepared.text)
     if not plain.changes:

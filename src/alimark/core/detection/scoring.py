@@ -157,7 +157,7 @@ class Hard:
         return LocalCosts(0.35, 0.3 * self.m, 0.3 * self.m, 0.375 * self.m)
 
     def local_scores(self, signals: Signals, blocks: Packed) -> Floats:
-        return hard.search_local(signals.packed, signals.valid, blocks, self.m, self._costs)[0]
+        return hard.search_local(signals.packed, signals.valid, blocks, self.m, self._costs)
 
     def trace_local(self, signals: Signals, blocks: Packed) -> tuple[float, list[Step]]:
         return hard.trace_local(signals.packed, signals.valid, blocks, self.m, self._costs)

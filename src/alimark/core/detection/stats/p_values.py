@@ -1,13 +1,12 @@
-"""P-values from random keys, their tail estimate, and control of the false discovery rate over many texts."""
+"""P-values from random keys, and the estimate of their tail."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats
 from alimark.errors import AlimarkError
@@ -160,29 +159,3 @@ def tail_estimate(raw: float, scores: Floats, share: float = 0.01) -> float | No
         return None
     beyond = math.exp(-over) if shape < 1e-6 else (1 + shape * over) ** (-1 / shape)
     return count / len(scores) * beyond
-
-
-def benjamini_hochberg(p_values: Sequence[float], rate: float) -> tuple[NDArray[np.bool_], float]:
-    """Which of many texts are found when the false discovery rate is kept at `rate`, and the largest p-value among them."""
-    p = np.asarray(p_values, float)
-    if not len(p):
-        return np.zeros(0, bool), 0.0
-    ordered = np.sort(p)
-    passing = np.flatnonzero(ordered <= rate * np.arange(1, len(p) + 1) / len(p))
-    threshold = float(ordered[passing[-1]]) if len(passing) else 0.0
-    return p <= threshold, threshold
-
-
-def q_values(p_values: Sequence[float]) -> Floats:
-    """For each text, the least false discovery rate at which it is found among all texts (Benjamini and Hochberg).
-
-    Example:
-        >>> [round(float(q), 3) for q in q_values([0.001, 0.9, 0.02])]
-        [0.003, 0.9, 0.03]
-    """
-    p = np.asarray(p_values, float)
-    order = np.argsort(p)
-    ratios = p[order] * len(p) / np.arange(1, len(p) + 1)
-    adjusted = np.empty(len(p))
-    adjusted[order] = np.minimum(np.minimum.accumulate(ratios[::-1])[::-1], 1.0)
-    return adjusted

@@ -231,8 +231,7 @@ def _local_one(units: Any, valid: Any, blocks: Any, m: Any, costs: Any, table: A
 def _local_jobs(units: Any, valid: Any, blocks: Any, m: Any, costs: Any, out: Any) -> None:
     for key in prange(len(blocks)):
         table = np.empty((3, blocks.shape[1] + 1), np.float64)
-        best, i, j = _local_one(units, valid, blocks[key], m, costs, table)
-        out[key, 0], out[key, 1], out[key, 2] = best, i, j
+        out[key] = _local_one(units, valid, blocks[key], m, costs, table)[0]
 
 
 @kernel(parallel=True)
@@ -292,14 +291,12 @@ def search(
     return Best(out[:, 0].copy(), whole[:, 0], whole[:, 1], whole[:, 2], whole[:, 3])
 
 
-def search_local(
-    units: Packed, valid: NDArray[np.bool_], blocks: Packed, m: int, costs: LocalCosts
-) -> tuple[Floats, Ints, Ints]:
-    """For each key the best local sum, and the sentence and the block where it ends."""
-    out = np.empty((len(blocks), 3))
+def search_local(units: Packed, valid: NDArray[np.bool_], blocks: Packed, m: int, costs: LocalCosts) -> Floats:
+    """For each key the best local sum."""
+    out = np.empty(len(blocks))
     cells = len(units) * blocks.shape[1]
     launch(len(blocks), cells, lambda part: _local_jobs(units, valid, blocks[part], m, tuple(costs), out[part]))
-    return out[:, 0].copy(), out[:, 1].astype(np.int64), out[:, 2].astype(np.int64)
+    return out
 
 
 def trace(units: Packed, valid: NDArray[np.bool_], blocks: Packed, m: int, merges: int, splits: int) -> list[Step]:
@@ -383,14 +380,3 @@ def trace_local(
             steps.append(Step(SKIP_BLOCK, i - 1, 0, WHOLE, j - 1))
             j -= 1
     return float(best), steps[::-1]
-
-
-def warm_up() -> None:
-    """Loads the kernels of an ordinary detection, so that a thread can do it while another waits for embeddings."""
-    units, valid = np.zeros((1, 2, 4), np.uint64), np.zeros((1, 2, 4), bool)
-    valid[0, 0, WHOLE] = True
-    ones = np.ones(3)
-    rule = Rule(ones, ones, False, np.array([1, 1, 1]), np.array([1, 1, 1]))
-    for keys in (1, 2):
-        search(units, valid, np.zeros((keys, 1), np.uint64), 1, Limits.of("single"), rule)
-    trace(units, valid, np.zeros(1, np.uint64), 1, 0, 0)

@@ -10,7 +10,6 @@ Numba's cache does not notice changes in this file: delete the cache (`alimark.c
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -121,20 +120,3 @@ def _write(_: Any, array: Any, row: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
     return types.none(array, row, value), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _exp(_: Any, value: Any) -> Any:
-    """The exponential of a number or of each of some lanes."""
-
-    def generate(context: Any, builder: Any, _: Any, values: Any) -> Any:
-        of_number = context.get_function(math.exp, types.float64(types.float64))
-        if not isinstance(value, LanesType):
-            return of_number(builder, values)
-        result = values[0]
-        for lane in range(LANES):
-            number = of_number(builder, [builder.extract_element(values[0], _place(lane))])
-            result = builder.insert_element(result, number, _place(lane))
-        return result
-
-    return value(value), generate

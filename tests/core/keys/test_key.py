@@ -9,6 +9,8 @@ import hashlib
 import json
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -283,3 +285,10 @@ def test_another_embedder_is_an_error() -> None:
 def test_store_embedders_need_no_download() -> None:
     key = Key.generate(embedder="all-mpnet-base-v2")
     assert key.fingerprint == "sha256:78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658"
+
+
+def test_reading_a_key_loads_neither_the_detector_nor_its_kernels(tmp_path: Path) -> None:
+    Key.generate(embedder=StandInEmbedder()).save(tmp_path / "key.json")
+    code = f"import sys, alimark; alimark.Key.load({str(tmp_path / 'key.json')!r}); print('numba' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

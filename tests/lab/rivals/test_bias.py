@@ -12,7 +12,6 @@ import pytest
 import token_models
 from test_token_level import PROMPTS, key_of, mark_of
 
-from alimark.core.generation.api import GenerationSettings, Prompt
 from alimark.core.keys.key import Key
 from alimark.core.llm import load_llm
 from alimark.core.llm.base import Sampling
@@ -128,18 +127,6 @@ def test_a_low_temperature_makes_a_bias_of_the_logits_stronger(folder: Path, llm
         texts = [generation.text for generation in mark.generate(PROMPTS, llm, tokens=80, seed=3, sampling=cold)]
         z[bias] = [detection.z for detection in mark.detect(texts, draws=20)]
     assert sum(z["logits"]) > sum(z["nucleus"]) + 3
-
-
-@pytest.mark.parametrize("scheme", ["kgw", "sir"])
-def test_keys_with_different_places_of_the_bias_share_a_batch(scheme: str, folder: Path, llm: Any) -> None:
-    keys = [key_of(scheme, folder, 1), key_of(scheme, folder, 2, bias="nucleus"), key_of(scheme, folder, 1)]
-    prompts = [Prompt(text, 7 + i, key) for i, (text, key) in enumerate(zip(PROMPTS, keys, strict=True))]
-    settings = GenerationSettings(12, 1, Sampling(temperature=0.9, top_p=0.9), tokens=24)
-    together = dict(mark_of(scheme, folder).generate_many(prompts, llm, settings))
-    for i, prompt in enumerate(prompts):
-        mark = mark_of(scheme, folder, (1, 2, 1)[i], bias=keys[i].parameters["bias"])
-        alone = mark.generate(prompt.text, llm, tokens=24, seed=7 + i, sampling=settings.sampling)
-        assert together[i].text == alone.text
 
 
 class TestLlamaCpp:

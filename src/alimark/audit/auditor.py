@@ -111,7 +111,7 @@ class Auditor:
         for key in self.keys:
             if key.embedder and key.embedder not in self._embedders:
                 self._embedders[key.embedder] = load_embedder(key.embedder)
-        self._groups = _groups(self.keys)
+        self._groups = alike(self.keys)
         if first_pass and not can_look_first(self.keys):
             raise AlimarkError("a first pass needs AliMark keys that share one embedder and one decision; leave it out")
         self.first_pass = self._first_pass(first_pass, check_level)
@@ -251,14 +251,9 @@ class Auditor:
         return [_corrected(answer, tried) for answer in batch]
 
 
-def _groups(keys: Sequence[Key]) -> list[list[Key]]:
-    """Groups of keys that can share embeddings: AliMark's as `alike` says, others alone."""
-    return [*alike(key for key in keys if aligns(key.scheme)), *([key] for key in keys if not aligns(key.scheme))]
-
-
 def can_look_first(keys: Sequence[Key]) -> bool:
     """Whether a first pass can test documents under these keys: AliMark's that share embedder and decision."""
-    return len(_groups(keys)) == 1 and aligns(keys[0].scheme)
+    return len(alike(keys)) == 1 and aligns(keys[0].scheme)
 
 
 def _corrected(answer: Answer, tried: int) -> Answer:

@@ -24,6 +24,7 @@ from alimark.core.detection.settings import (
 from alimark.core.detection.timing import Beat
 from alimark.core.detection.units import Units, restructure
 from alimark.core.embedding.base import Embedder
+from alimark.core.frozen.parameters import AliMarkParameters
 from alimark.core.frozen.text.normalising import Normalised, normalise
 from alimark.core.frozen.text.splitting import BUILT_IN, splitter
 from alimark.core.frozen.text.units import clean
@@ -95,10 +96,14 @@ class PreparedText:
 
 
 def alike(keys: Iterable[Key]) -> list[list[Key]]:
-    """Groups of AliMark's keys that read, cut and embed a text in the same way: what is prepared for one serves all."""
+    """Groups of AliMark's keys that read, cut and embed a text in the same way; each key of another scheme is alone.
+
+    What is prepared for one key of a group serves all.
+    """
     groups: dict[object, list[Key]] = {}
     for key in keys:
-        shared = (key.fingerprint, key.splitter, key.soft, key.payload_bits > 0)
+        aligned = isinstance(key.parameters, AliMarkParameters)
+        shared = (key.fingerprint, key.splitter, key.soft, key.payload_bits > 0) if aligned else key.id
         groups.setdefault(shared, []).append(key)
     return list(groups.values())
 

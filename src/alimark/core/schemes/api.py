@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
@@ -12,7 +12,7 @@ from alimark.core.detection.stats.p_values import RandomKeys, draws_for_keys
 from alimark.core.embedding.base import Embedder
 from alimark.core.keys.key import Key
 from alimark.core.schemes.base import Watermark, detection_settings
-from alimark.core.schemes.registry import aligns, scheme
+from alimark.core.schemes.registry import scheme
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
@@ -102,45 +102,26 @@ def detect(
     """
     if not keys:
         raise AlimarkError("no keys were given; give at least one")
-    first = load(keys[0], embedder=embedder)
-    if not all(aligns(key.scheme) for key in keys):
-        return _detect_each(text, keys, embedder, settings, {**options}, llm)[:best]
     from alimark.core.detection.pipeline import detect_batch
     from alimark.core.detection.preparing import alike
 
-    chosen = DetectionSettings.of(detection_settings(first.scheme, first.settings, settings, {**options}))
-    # 200 random keys for each key with the usual 1000 draws, and more in proportion where a stricter rate asked for more.
-    chosen = replace(chosen, draws=draws_for_keys(chosen.draws, len(keys)))
+    answer: Sequence[Detection] | AlimarkError
     detections: list[Detection] = []
     for group in alike(keys):
         # An embedder that is given serves the keys that name it; keys of other embedders load theirs.
-        given = embedder if embedder is not None and group[0].fingerprint in ("", embedder.fingerprint) else None
-        mark = first if group[0].fingerprint == keys[0].fingerprint else load(group[0], embedder=given)
-        [answer] = detect_batch([text], group, mark.embedder, chosen, best=best, tried=len(keys), llm=llm)
+        serves = embedder is None or group[0].fingerprint in ("", embedder.fingerprint, keys[0].fingerprint)
+        mark = load(group[0], embedder=embedder if serves else None)
+        # Settings that the keys of all schemes share leave AliMark's own search at its defaults.
+        shared = DetectionSettings.of(settings) if settings is not None and mark.aligns else settings
+        chosen = detection_settings(mark.scheme, mark.settings, shared, {**options})
+        # 200 random keys for each key with the usual 1000 draws, and more in proportion where a stricter rate asked for more.
+        chosen = replace(chosen, draws=draws_for_keys(chosen.draws, len(keys)))
+        if isinstance(chosen, DetectionSettings):
+            [answer] = detect_batch([text], group, mark.embedder, chosen, best=best, tried=len(keys), llm=llm)
+        else:
+            [alone] = mark.detect_batch([text], chosen, llm=llm)
+            answer = alone if isinstance(alone, AlimarkError) else [alone.corrected(len(keys))]
         if isinstance(answer, AlimarkError):
             raise answer
         detections += answer
     return best_first(detections)[:best]
-
-
-def _detect_each(
-    text: str,
-    keys: Sequence[Key],
-    embedder: Embedder | None,
-    settings: RandomKeys | None,
-    options: Mapping[str, object],
-    llm: LLM | None,
-) -> list[Detection]:
-    """Detects under each key in turn, with enough random keys to resolve p-values corrected for the number of keys."""
-    detections: list[Detection] = []
-    for key in keys:
-        mark = load(key, embedder=embedder)
-        # Settings that the keys of all schemes share leave AliMark's own search at its defaults.
-        shared = DetectionSettings.of(settings) if settings is not None and aligns(key.scheme) else settings
-        chosen = detection_settings(key.scheme, type(mark).settings, shared, options)
-        chosen = replace(chosen, draws=draws_for_keys(chosen.draws, len(keys)))
-        [answer] = mark.detect_batch([text], chosen, llm=llm)
-        if isinstance(answer, AlimarkError):
-            raise answer
-        detections.append(answer.corrected(len(keys)))
-    return best_first(detections)

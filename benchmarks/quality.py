@@ -87,7 +87,7 @@ def readings(run: Run) -> list[Job[TextToRead]]:
         one.reading
         for one in sorted((one for cell in run.cells for one in answers(run, cell)), key=lambda one: one.place)
     ]
-    jobs += [job for cell in run.cells for _, _, job in run.quality_jobs(cell)]
+    jobs += [job for cell in run.cells for _, job in run.quality_jobs(cell)]
     return list({job.id: job for job in jobs}.values())
 
 

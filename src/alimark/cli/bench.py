@@ -189,15 +189,15 @@ def _check(recipe: Recipe, output: Path | None = None) -> None:
     from alimark.lab.bench.workspace import Workspace
 
     run = Run(recipe, Workspace(output)) if output and output.is_dir() else None
-    if problems := requirements.missing(recipe, run):
+    needed = requirements.needs(recipe, run)
+    if needed.problems:
         raise AlimarkError(
-            "\n- ".join(["a run needs what is missing here:", *problems])
+            "\n- ".join(["a run needs what is missing here:", *needed.problems])
             + "\nModels, attacks and data can be replaced: --set PATH=VALUE, --profile NAME (docs/bench.md)."
         )
-    needed = requirements.store_models(recipe, run)
     if output:
-        loading.fetch_models(*needed)
-    elif to_fetch := [name for name in needed if not store.is_fetched(name)]:
+        loading.fetch_models(*sorted(needed.models))
+    elif to_fetch := [name for name in sorted(needed.models) if not store.is_fetched(name)]:
         show.note(f"everything is there; a run fetches these models first: {', '.join(to_fetch)}")
     else:
         show.note("everything that a run needs is there")

@@ -111,7 +111,7 @@ class TestTprAt:
     def test_counts(self) -> None:
         estimate = metrics.tpr_at([97, 98, 98.5, 99, 99.5], np.arange(100), 0.01)
         assert estimate is not None
-        assert (estimate.value, estimate.count, estimate.negatives, estimate.level) == (3 / 5, 5, 100, 0.95)
+        assert (estimate.value, estimate.count, estimate.negatives) == (3 / 5, 5, 100)
         assert estimate.threshold == np.nextafter(98, np.inf)
 
     @pytest.mark.parametrize(
@@ -204,10 +204,10 @@ class TestTprAt:
 
 class TestSharesAndMeans:
     def test_share_is_clopper_pearson(self) -> None:
-        estimate = metrics.share(3, 10, 0.9)
-        expected = stats.beta.ppf(0.05, 3, 8), stats.beta.ppf(0.95, 4, 7)
+        estimate = metrics.share(3, 10)
+        expected = stats.beta.ppf(0.025, 3, 8), stats.beta.ppf(0.975, 4, 7)
         assert (estimate.low, estimate.high) == pytest.approx(expected, abs=1e-9)
-        assert (estimate.value, estimate.count, estimate.level) == (0.3, 10, 0.9)
+        assert (estimate.value, estimate.count) == (0.3, 10)
 
     @pytest.mark.parametrize("count", [20, 100])
     def test_mean_covers(self, count: int) -> None:
@@ -254,7 +254,6 @@ def test_what_is_no_list_of_numbers(call: Callable[[object], object], bad: objec
     ("call", "message"),
     [
         (lambda: metrics.tpr_at(GOOD, HUMAN, 0.0), "false-positive rate"),
-        (lambda: metrics.tpr_at(GOOD, HUMAN, 0.01, level=1.0), "level of an interval"),
         (lambda: metrics.tpr_at(GOOD, HUMAN, 0.01, groups=[1, 2]), "as many groups"),
         (lambda: metrics.share(3, 2), "must not be greater"),
         (lambda: metrics.share(0, 0), "not less than 1"),

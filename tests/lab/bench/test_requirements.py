@@ -13,8 +13,9 @@ import pytest
 from alimark.core.keys.fitted import Fitted
 from alimark.core.models import store
 from alimark.lab.bench import requirements
+from alimark.lab.bench.recipe import Recipe
 from alimark.lab.bench.recipe_files import load
-from alimark.lab.bench.requirements import missing, store_models
+from alimark.lab.bench.requirements import needs
 from alimark.lab.bench.run import Run
 from alimark.lab.bench.workspace import Workspace
 from small_recipes import STAND_INS, recipe, run
@@ -42,6 +43,10 @@ def _check_llm(name: str) -> None:
     if name.startswith("openai:"):
         raise LLMError("the server does not answer; check that it runs")
     check_llm(name)
+
+
+def missing(recipe: Recipe, run: Run | None = None) -> list[str]:
+    return needs(recipe, run).problems
 
 
 def things(problems: list[str]) -> list[str]:
@@ -160,16 +165,16 @@ def test_the_papers_recipes_lack_nothing_with_the_local_profile(path: Path) -> N
     for profiles in (["local"], ["local", "small"]):
         wanted = load(path, [], profiles)
         assert missing(wanted) == []
-        assert set(store_models(wanted)) <= set(store.names())
+        assert set(needs(wanted).models) <= set(store.names())
 
 
 def test_the_embedder_of_diversity_is_needed() -> None:
     watermark = [{"label": "KGW", "scheme": "kgw", "key": {"tokenizer": "smollm2-135m"}}]
     quality = {"oracle": "smollm2-135m", "answers": 2}
 
-    def checked(**changes: Any) -> tuple[bool, list[str]]:
+    def checked(**changes: Any) -> tuple[bool, set[str]]:
         wanted = recipe(watermark=watermark, llm={"name": "smollm2-135m"}, **changes)
-        return "embedder org/all" in things(missing(wanted)), store_models(wanted)
+        return "embedder org/all" in things(missing(wanted)), needs(wanted).models
 
     assert checked(quality=quality, embedder="org/all")[0]
     assert not checked(quality=quality | {"answers": 0}, embedder="org/all")[0]
@@ -197,7 +202,7 @@ def test_a_recipe_that_writes_no_text_needs_no_language_model() -> None:
     row = {"label": "human text", "human": True, "key": {"embedder": "stand-in"}}
     unneeded: dict[str, Any] = {"watermark": [row], "llm": {"name": "org/llm", "options": {"device": "cuda:7"}}}
     assert missing(recipe(**unneeded)) == []
-    assert "smollm2-135m" not in store_models(recipe(watermark=[row], llm={"name": "smollm2-135m"}))
+    assert "smollm2-135m" not in needs(recipe(watermark=[row], llm={"name": "smollm2-135m"})).models
     marked = {**row, "label": "marked", "human": False}
     assert "language model org/llm" in things(missing(recipe(**unneeded | {"watermark": [row, marked]})))
 

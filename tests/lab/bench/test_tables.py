@@ -168,24 +168,6 @@ def test_every_table_of_rates_names_its_statistic() -> None:
         assert "Statistic: the method's own z for AliMark; the score standardised by random keys for EXP." in table.note
 
 
-def test_a_method_with_several_statistics_says_where_each_is_used() -> None:
-    made_up = MadeUp()
-    for data in ("booksum", "c4"):
-        for size in (4, 8):
-            made_up.watermark("AliMark", 5.0, {"chat": 0.5}, data=data, grid={"block_size": size})
-        made_up.watermark("EXP", 5.0, {"chat": 0.5}, data=data)
-    for part in ("rows", "human"):
-        for row in made_up.results[part]:
-            row["statistic"] = (
-                "score" if row["method"] == "EXP" or (row["data"] == "c4" and row["grid"]["block_size"] == 8) else "z"
-            )
-    for table in (*rates.overview(made_up.results), *tables.human(made_up.results)):
-        assert (
-            "Statistic: the method's own z for AliMark (block size 4, booksum), AliMark (block size 8, booksum), AliMark "
-            "(block size 4, c4); the score standardised by random keys for EXP, AliMark (block size 8, c4)."
-        ) in table.note
-
-
 def test_the_mean_statistic_of_p_values_is_named_as_their_logarithm() -> None:
     made_up = MadeUp()
     made_up.watermark("AliMark", 5.0, {})

@@ -21,7 +21,7 @@ from alimark.core.llm.base import Request, Sampling
 from alimark.errors import KeyFileError, KeyMismatch, LLMError, TextError
 from alimark.lab.bench.evaluate import evaluate
 from alimark.lab.bench.recipe_files import parse
-from alimark.lab.bench.requirements import missing
+from alimark.lab.bench.requirements import needs
 from alimark.lab.bench.run import Run
 from alimark.lab.bench.workspace import Workspace
 from alimark.lab.rivals import _token_engines, _token_sampling, kgw, sir, synthid
@@ -344,7 +344,7 @@ def test_the_bench_takes_the_tokenizer_of_its_llm_and_trains_the_network(
         "data": {"sets": ["manual"], "texts": 2, "sentences": 3, "human_texts": 10}, "fit": {"texts": 40},
         "detection": [{"options": {"draws": 19}}],
     })  # fmt: skip
-    assert missing(wanted) == []
+    assert needs(wanted).problems == []
     bench = Run(wanted, Workspace(tmp_path / "work"))
     bench.run()
     results = evaluate(bench, "tokens")

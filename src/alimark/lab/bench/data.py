@@ -26,15 +26,13 @@ HUB: dict[str, tuple[str, str, str, str]] = {
 """Where the paper's data sets are on the Hugging Face Hub. For booksum the paper's texts are the summaries, and for nq the
 question is the prompt."""
 
-MANUAL = "manual"
-"""The prose of Python's language reference, which needs neither a file nor a network."""
+MANUAL = "manual"  # the prose of Python's language reference, which needs neither a file nor a network
 
 
 @dataclass(frozen=True)
 class DataItem:
     prompt: str
-    human: str
-    """Cut to the requested number of sentences."""
+    human: str  # cut to the requested number of sentences
 
 
 @dataclass

@@ -102,13 +102,10 @@ class ScoredText:
     """A marked text, the result of an attack on one, or a human text, with its records."""
 
     job: Job[TextToScore]
-    original: str
-    """Where the text before the attack is; the scored text where there was none."""
+    original: str  # where the text before the attack is; the scored text where there was none
     score: Record
-    steps: Sequence[Record] = ()
-    """The records of all steps of the attack."""
-    number: int = 0
-    """The number of the prompt or of the human text."""
+    steps: Sequence[Record] = ()  # the records of all steps of the attack
+    number: int = 0  # the number of the prompt or of the human text
 
     @property
     def failed(self) -> bool:
@@ -243,44 +240,32 @@ class _Detector:
         scores = [text.score.get("z") for text in self.human] if aligns(self.cell.watermark.scheme) else []
         return [float(score) for score in scores if score is not None]
 
-    def examples(self) -> list[results.Example]:
-        """The first texts with scores at every stage, under the last attack of the recipe, which is often the hardest."""
+    def examples(self) -> Iterator[results.Example]:
+        """The first texts that were scored, marked and under the recipe's last attack, which is often the hardest."""
         if not attacks(self.cell.recipe):
-            return []
+            return
         attack = attacks(self.cell.recipe)[-1]
-        stages = {
-            "marked": self.records.scored(self.cell, self.detection, None),
-            "attacked": self.records.scored(self.cell, self.detection, attack),
-            "human": list(reversed(self.human)),  # under the first of its keys
-        }
-        by_number = {
-            kind: {text.number: text.score for text in texts if not text.failed} for kind, texts in stages.items()
-        }
-        wanted: Statistic = "z" if self.cell.recipe.statistic == "z" else "score"  # the p-value is shown beside it
-        examples: list[results.Example] = []
-        for text in stages["attacked"]:
-            item = self.cell.items[text.number]
-            scores = {kind: texts.get(text.number, {}) for kind, texts in by_number.items()}
-            if text.number >= len(self.cell.data.human[: self.cell.recipe.data.human_texts]):
-                del scores["human"]
-            if len(examples) == self.cell.recipe.examples or not all(scores.values()):
-                continue
-            statistic = ranked_by(scores.values(), wanted)
-            texts = {
-                "prompt": item.prompt, "human": item.human, "marked": self.records.text(text.original),
-                "attacked": self.records.text(text.job.content.source),
+        marked = {text.number: text for text in self.records.scored(self.cell, self.detection, None)}
+        human = {text.number: text for text in reversed(self.human)}  # under the first of its keys
+        attacked = self.records.scored(self.cell, self.detection, attack)
+        pairs = [(marked[text.number], text) for text in attacked if not text.failed and text.number in marked]
+        for before, after in pairs[: self.cell.recipe.examples]:
+            item = self.cell.items[after.number]
+            texts = {"prompt": (item.prompt, None), "human": (item.human, human.get(after.number)),
+                     "marked": (self.records.text(before.original), before),
+                     "attacked": (self.records.text(after.job.content.source), after)}  # fmt: skip
+            yield {
+                "method": self.cell.watermark.label, "attack": attack.label,
+                "texts": [{"kind": kind, "text": text, "figures": self._figures(scored)}
+                          for kind, (text, scored) in texts.items()],
             }  # fmt: skip
-            passages: list[results.ExampleText] = [
-                {"kind": kind, "text": passage, "figures": _figures(scores.get(kind), statistic)}
-                for kind, passage in texts.items()
-            ]
-            examples.append({"method": self.cell.watermark.label, "attack": attack.label, "texts": passages})
-        return examples
 
-
-def _figures(score: Record | None, statistic: Statistic) -> list[str]:
-    """The statistic and the p-value of a text, if it was scored."""
-    return [f"{statistic} {statistic_of(score, statistic):.2f}", f"p = {score['p_value']:.3g}"] if score else []
+    def _figures(self, text: ScoredText | None) -> list[str]:
+        """The statistic and the p-value of a text, if it was scored."""
+        if text is None or text.failed:
+            return []
+        statistic = "z" if self.statistic == "z" else "score"  # the p-value is shown beside it
+        return [f"{statistic} {text.score[statistic]:.2f}", f"p = {text.score['p_value']:.3g}"]
 
 
 def _where(cell: Cell, detection: DetectionRow | None) -> results.Where:
@@ -324,7 +309,7 @@ def _quality(run: Run, records: Records, finished: bool) -> Iterator[results.Qua
     done: set[tuple[str, str, str]] = set()
     for cell in run.cells:
         by_kind: dict[str, list[Record]] = {}
-        for kind, _, job in run.quality_jobs(cell):
+        for kind, job in run.quality_jobs(cell):
             record = records.read.get(job.id, {})
             if "perplexity" in record:
                 by_kind.setdefault(kind, []).append(record)

@@ -88,10 +88,8 @@ class TextToAttack(NamedTuple):
 class TextToScore(NamedTuple):
     cell: Cell
     detection: DetectionRow
-    source: str
-    """The id of a text's record, or "human:" and the text."""
-    secret_text: str
-    """The text that the key's secret is derived from: a prompt, or a human text."""
+    source: str  # the id of a text's record, or "human:" and the text
+    secret_text: str  # the text that the key's secret is derived from: a prompt, or a human text
     number: int
 
 
@@ -283,18 +281,18 @@ class Plan:
 
     # Quality
 
-    def quality_jobs(self, cell: Cell) -> Iterator[tuple[str, str, Job[TextToRead]]]:
-        """The kind of text (the watermark's label, "unmarked" or "human"), its source, and the job."""
+    def quality_jobs(self, cell: Cell) -> Iterator[tuple[str, Job[TextToRead]]]:
+        """The kind of each text (the watermark's label, "unmarked" or "human"), and the job."""
         wanted = cell.recipe.quality
         for item in cell.items[: wanted.texts] if wanted.oracle else ():
             sources = {cell.watermark.label: self.source(cell, item), "human": f"{HUMAN}{item.human}"}
             if wanted.unmarked:
                 sources["unmarked"] = self.generate_job(cell, item, marked=False).id
             for kind, source in sources.items():
-                yield kind, source, self.reading_job(cell, item, source)
+                yield kind, self.reading_job(cell, item, source)
 
     def reading_jobs(self) -> Iterator[Job[TextToRead]]:
-        return (job for cell in self.cells for *_, job in self.quality_jobs(cell))
+        return (job for cell in self.cells for _, job in self.quality_jobs(cell))
 
     def reading_job(self, cell: Cell, item: DataItem, source: str) -> Job[TextToRead]:
         """The perplexity of a text that follows its prompt."""

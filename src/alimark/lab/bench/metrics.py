@@ -21,9 +21,9 @@ from alimark.core._util.arrays import Floats
 from alimark.core._util.jsonl import Record
 
 LEVEL = 0.95
+_TAIL = (1 - LEVEL) / 2
 DRAWS = 2000
-TAIL = 10
-"""The fewest human scores from which the scale of the tail is estimated."""
+TAIL = 10  # the fewest human scores from which the scale of the tail is estimated
 
 
 Statistic = Literal["score", "z", "p"]
@@ -62,9 +62,7 @@ class Estimate:
     high: float
     count: int
     negatives: int | None = None
-    threshold: float | None = None
-    """A text with this score or a higher one is called marked."""
-    level: float = LEVEL
+    threshold: float | None = None  # a text with this score or a higher one is called marked
 
 
 def roc(marked: ArrayLike, human: ArrayLike) -> tuple[Floats, Floats]:
@@ -84,13 +82,7 @@ def auroc(marked: ArrayLike, human: ArrayLike) -> float:
 
 
 def auroc_interval(
-    marked: ArrayLike,
-    human: ArrayLike,
-    *,
-    level: float = LEVEL,
-    groups: Sequence[Hashable] | None = None,
-    seed: int = 0,
-    draws: int = DRAWS,
+    marked: ArrayLike, human: ArrayLike, *, groups: Sequence[Hashable] | None = None, draws: int = DRAWS
 ) -> Estimate:
     """The AUROC with its interval; `groups` names the text of each human score if texts are scored under several keys.
 
@@ -99,10 +91,10 @@ def auroc_interval(
     with probability AUROC^k. (DeLong's variance is 0 in this case.)
     """
     positive, negative = _finite(marked, "marked scores"), _finite(human, "human scores")
-    tail, texts = _tail(level), _texts(groups, len(negative))
+    texts = _texts(groups, len(negative))
     order = np.argsort(negative)
     below = [np.searchsorted(negative[order], positive, side) for side in ("left", "right")]
-    rng, areas = np.random.default_rng(seed), []
+    rng, areas = np.random.default_rng(0), []
     for size in _chunks(draws, len(positive) + len(negative)):
         cumulated = _cumulated(rng, size, texts[order])
         share = (cumulated[:, below[0]] + cumulated[:, below[1]]) / (2 * cumulated[:, -1:])
@@ -111,8 +103,8 @@ def auroc_interval(
     area = np.concatenate(areas)
     seen = rng.beta(min(len(positive), int(texts.max()) + 1), 1, draws)
     value = auroc(positive, negative)
-    low, high = np.quantile(area * seen, tail), np.quantile(1 - (1 - area) * seen, 1 - tail)
-    return _estimate(value, low, high, len(positive), level, negatives=len(negative))
+    low, high = np.quantile(area * seen, _TAIL), np.quantile(1 - (1 - area) * seen, 1 - _TAIL)
+    return _estimate(value, low, high, len(positive), negatives=len(negative))
 
 
 # TPR at a threshold that human texts set
@@ -126,14 +118,7 @@ def negatives_needed(fpr: float) -> int:
 
 
 def tpr_at(
-    marked: ArrayLike,
-    human: ArrayLike,
-    fpr: float,
-    *,
-    level: float = LEVEL,
-    groups: Sequence[Hashable] | None = None,
-    seed: int = 0,
-    draws: int = DRAWS,
+    marked: ArrayLike, human: ArrayLike, fpr: float, *, groups: Sequence[Hashable] | None = None, draws: int = DRAWS
 ) -> Estimate | None:
     """The TPR at the lowest threshold that at most a share `fpr` of the human scores reach; None if these are too few.
 
@@ -155,17 +140,17 @@ def tpr_at(
     weight.
     """
     positive, negative = np.sort(_finite(marked, "marked scores")), _finite(human, "human scores")
-    tail, texts = _tail(level), _texts(groups, len(negative))
+    texts = _texts(groups, len(negative))
     if len(negative) < negatives_needed(fpr):
         return None
-    rng, count = np.random.default_rng(seed), len(positive)
+    rng, count = np.random.default_rng(0), len(positive)
     upper, lower = _cuts(negative, texts, fpr, rng, draws)
     cut = _cut(negative, fpr)
     few, many, hits = (count - np.searchsorted(positive, at, "right") for at in (upper, lower, cut))
     low, high = _beta(rng, few, count - few + 1), _beta(rng, many + 1, count - many)
-    ends = np.quantile(low, tail), np.quantile(high, 1 - tail)
+    ends = np.quantile(low, _TAIL), np.quantile(high, 1 - _TAIL)
     threshold = float(np.nextafter(cut, np.inf))
-    return _estimate(float(hits / count), *ends, count, level, negatives=len(negative), threshold=threshold)
+    return _estimate(float(hits / count), *ends, count, negatives=len(negative), threshold=threshold)
 
 
 PUBLIC_READINGS = {"0.01": 0.001, "0.05": 0.005}
@@ -231,24 +216,24 @@ def _beta(rng: Generator, successes: NDArray[np.int64], failures: NDArray[np.int
 # Shares and means
 
 
-def share(successes: int, count: int, level: float = LEVEL) -> Estimate:
+def share(successes: int, count: int) -> Estimate:
     """A share of independent trials with its Clopper-Pearson interval."""
     from scipy.stats import binomtest
 
-    interval = binomtest(successes, count).proportion_ci(level)
-    return _estimate(successes / count, interval.low, interval.high, count, level)
+    interval = binomtest(successes, count).proportion_ci(LEVEL)
+    return _estimate(successes / count, interval.low, interval.high, count)
 
 
-def mean_interval(values: ArrayLike, *, level: float = LEVEL) -> Estimate:
+def mean_interval(values: ArrayLike) -> Estimate:
     """The mean with Student's t interval; unbounded for a single value."""
     from scipy.special import stdtrit
 
     numbers = _finite(values, "values")
     value, count = float(numbers.mean()), len(numbers)
     if count < 2:
-        return _estimate(value, -math.inf, math.inf, count, level)
-    reach = -float(stdtrit(count - 1, _tail(level))) * float(numbers.std(ddof=1)) / math.sqrt(count)
-    return _estimate(value, value - reach, value + reach, count, level)
+        return _estimate(value, -math.inf, math.inf, count)
+    reach = -float(stdtrit(count - 1, _TAIL)) * float(numbers.std(ddof=1)) / math.sqrt(count)
+    return _estimate(value, value - reach, value + reach, count)
 
 
 # Shared helpers
@@ -262,12 +247,6 @@ def _finite(values: ArrayLike, name: str) -> Floats:
     if len(bad):
         raise ValueError(f"{name}: number {bad[0]} is {numbers[bad[0]]}; leave failed texts out and report how many")
     return numbers
-
-
-def _tail(level: float) -> float:
-    if not 0 < level < 1:
-        raise ValueError(f"the level of an interval lies between 0 and 1, but {level} was given")
-    return (1 - level) / 2
 
 
 def _texts(groups: Sequence[Hashable] | None, count: int) -> NDArray[np.intp]:
@@ -294,15 +273,7 @@ def _cumulated(rng: Generator, size: int, texts: NDArray[np.intp]) -> Floats:
 
 
 def _estimate(
-    value: float,
-    low: float,
-    high: float,
-    count: int,
-    level: float,
-    *,
-    negatives: int | None = None,
-    threshold: float | None = None,
+    value: float, low: float, high: float, count: int, *, negatives: int | None = None, threshold: float | None = None
 ) -> Estimate:
     """Build an estimate; the interval is widened if rounding or random draws left its value outside."""
-    ends = min(float(low), value), max(float(high), value)
-    return Estimate(value, *ends, count, negatives, threshold, level)
+    return Estimate(value, min(float(low), value), max(float(high), value), count, negatives, threshold)

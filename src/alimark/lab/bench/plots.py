@@ -36,8 +36,7 @@ _STYLE: Style = {
 
 @dataclass(frozen=True)
 class Plot:
-    name: str
-    """The name of the file, different for each plot of a page."""
+    name: str  # the name of the file, different for each plot of a page
     title: str
     caption: str
     svg: bytes

@@ -32,8 +32,7 @@ from alimark.lab.bench.tables import (
 
 @dataclass(frozen=True)
 class Metric:
-    key: str
-    """As in the paper's values, such as "auroc" or "tpr@0.01"."""
+    key: str  # as in the paper's values, such as "auroc" or "tpr@0.01"
     title: str
     about: str
 

@@ -64,10 +64,8 @@ class _Part(BaseModel):
 class Data(_Part):
     """Prompts and human texts."""
 
-    sets: list[str]
-    """Names (booksum, c4, nq, manual) or JSONL files."""
-    texts: Positive = 100
-    """The number of prompts from each data set."""
+    sets: list[str]  # names (booksum, c4, nq, manual) or JSONL files
+    texts: Positive = 100  # the number of prompts from each data set
     skip: Annotated[int, Field(ge=0)] = 0
     """Prompts to skip at the start of each data set, so that tuning and testing can use different ones."""
     sentences: Positive = 12
@@ -76,8 +74,7 @@ class Data(_Part):
     until it is long enough, as the paper's public code does."""
     human_texts: Positive = 500
     """The number of human texts to score from each data set, by default as many as in the paper."""
-    human_keys: Positive = 1
-    """The number of fresh keys that each human text is scored under."""
+    human_keys: Positive = 1  # the number of fresh keys that each human text is scored under
 
 
 class FitSettings(_Part):
@@ -85,23 +82,20 @@ class FitSettings(_Part):
 
     sets: list[str] = []
     """Data sets as in `data`. If empty, the rows of each data set learn from it: from its texts after those that are used."""
-    texts: Positive = 500
-    """The most texts to learn from, of each data set."""
+    texts: Positive = 500  # the most texts to learn from, of each data set
 
 
 class Llm(_Part):
     """The language model that writes the texts. Sampling settings that are left out have the defaults of `alimark.Sampling`."""
 
     name: str = "smollm2-135m"
-    label: str = ""
-    """The name in tables; by default `name`."""
+    label: str = ""  # the name in tables; by default `name`
     temperature: float | None = None
     top_p: float | None = None
     repetition_penalty: float | None = None
     max_tokens: Positive | None = None
     may_end: bool | None = None
-    options: dict[str, Any] = {}
-    """Options of the engine, such as { device = "cuda" }."""
+    options: dict[str, Any] = {}  # options of the engine, such as { device = "cuda" }
 
     @property
     def sampling(self) -> JsonObject:
@@ -127,10 +121,8 @@ class WatermarkRow(_Part):
     """Public parameters of the keys: embedder (by default the recipe's), splitter, and AliMark's block_size, decision and span,
     or a rival's preset, fitted (a file of `alimark fit`; by default the run learns what the scheme needs) and parameters. The
     tokenizer of a token-level key is by default that of the recipe's language model. Each text has a different key."""
-    generate: dict[str, Any] = {}
-    """candidates (by default the scheme's number), wave, prompt_style."""
-    fit: dict[str, Any] = {}
-    """Options of the learning, as `alimark fit --set` takes them."""
+    generate: dict[str, Any] = {}  # candidates (by default the scheme's number), wave, prompt_style
+    fit: dict[str, Any] = {}  # options of the learning, as `alimark fit --set` takes them
     human: bool = False
     """Whether the texts of this row are human ones of the data set, without a mark, to see what attacks do to them."""
 
@@ -171,8 +163,7 @@ class DetectionRow(_Part):
     label: str = ""
     options: dict[str, Any] = {}
     """Fields of `alimark.DetectionSettings`; a rival uses only those that it has: draws, stop_after, tail."""
-    llm: str = ""
-    """The chat model for learned restructuring."""
+    llm: str = ""  # the chat model for learned restructuring
 
 
 class AttackRow(BaseModel):
@@ -190,25 +181,18 @@ class AttackRow(BaseModel):
 
 
 class QualitySettings(_Part):
-    oracle: str = ""
-    """The model that computes perplexity; if empty, perplexity is not measured."""
-    unmarked: bool = True
-    """Whether unmarked texts are written as well, to compare with."""
-    texts: Positive = 50
-    """The number of texts of each kind."""
+    oracle: str = ""  # the model that computes perplexity; if empty, perplexity is not measured
+    unmarked: bool = True  # whether unmarked texts are written as well, to compare with
+    texts: Positive = 50  # the number of texts of each kind
     answers: Annotated[int, Field(ge=0)] = 0
     """The number of answers to one prompt, for diversity; 0 does not measure it."""
-    prompts: Positive = 5
-    """The number of prompts that get several answers."""
+    prompts: Positive = 5  # the number of prompts that get several answers
 
 
 class RuntimeSettings(_Part):
-    sentences: list[Positive] = []
-    """Lengths of text at which detection is timed."""
-    texts: Positive = 1
-    """The number of texts of each length; the mean over them is reported."""
-    repeats: Positive = 3
-    """How often each text is detected; its fastest time counts."""
+    sentences: list[Positive] = []  # lengths of text at which detection is timed
+    texts: Positive = 1  # the number of texts of each length; the mean over them is reported
+    repeats: Positive = 3  # how often each text is detected; its fastest time counts
 
 
 OPTIONAL = ("attack", "meaning", "quality", "runtime")
@@ -227,8 +211,7 @@ class Recipe(_Part):
     watermark: Annotated[list[WatermarkRow], Field(min_length=1)] = [WatermarkRow()]
     detection: Annotated[list[DetectionRow], Field(min_length=1)] = [DetectionRow()]
     attack: list[AttackRow] = []
-    clean: bool = True
-    """Whether texts are also scored before any attack."""
+    clean: bool = True  # whether texts are also scored before any attack
     statistic: Statistic = "score"
     """What texts are ranked by in AUROC, TPR and ROC curves: "z", the method's own z, as in the paper; "score", standardised by
     random keys for each text; or "p", the p-value by random keys. A method without a z is ranked by its score. Records hold all
@@ -240,8 +223,7 @@ class Recipe(_Part):
     runtime: RuntimeSettings = RuntimeSettings()
     examples: Annotated[int, Field(ge=0)] = 3
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
-    paper: list[str] = []
-    """Tables of the paper whose figures the report shows beside ours."""
+    paper: list[str] = []  # tables of the paper whose figures the report shows beside ours
 
     @property
     def writes(self) -> bool:

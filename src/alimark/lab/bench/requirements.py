@@ -31,59 +31,45 @@ _WITHOUT_PROBABILITIES = ("openai", "vllm", "stand-in")
 """Engines that do not give the token probabilities that a token-level watermark needs."""
 
 
-def missing(recipe: Recipe, run: Run | None = None) -> list[str]:
-    """All that a run of the recipe needs and that is not there, each with the reason and what to do about it.
+def needs(recipe: Recipe, run: Run | None = None) -> Needs:
+    """Check everything that a run of a recipe needs.
 
     No weights are downloaded. Models of the store that are not on this machine are not missing, since a run fetches them.
 
     Args:
         recipe: The recipe.
         run: The run, if only what is left to do is to be checked: a model whose records exist already is not needed.
-
-    Returns:
-        A sentence for each thing that is missing.
     """
-    return _checked(recipe, run).problems
-
-
-def store_models(recipe: Recipe, run: Run | None = None) -> list[str]:
-    """The models of the store that a run of the recipe needs, or what is left of it."""
-    return sorted(_checked(recipe, run).models)
-
-
-def _checked(recipe: Recipe, run: Run | None) -> _Checks:
-    checks = _Checks(Plan(recipe))
+    needed = Needs(Plan(recipe))
     points = [variant.recipe for variant in variants(recipe)]
     for point in points:
         for name in point.data.sets:
-            checks.check(f"data set {name}", checks.plan.data_set, name, point)
-    if run is not None and not checks.problems:
-        checks.narrow(run)
+            needed.check(f"data set {name}", needed.plan.data_set, name, point)
+    if run is not None and not needed.problems:
+        needed.narrow(run)
     for point in points:
-        checks.named_models(point)
+        needed.named_models(point)
         for watermark in point.watermark:
-            checks.watermark(watermark, point)
+            needed.watermark(watermark, point)
         for attack in attacks(point):
-            checks.attack(attack)
-    return checks
+            needed.attack(attack)
+    return needed
 
 
 @dataclass
-class _Checks:
-    """The checks of a recipe. Each thing is checked once, whichever parts of the recipe need it."""
+class Needs:
+    """What a recipe needs. Each thing is checked once, whichever parts of the recipe need it."""
 
     plan: Plan
-    stages: set[str] = field(default_factory=lambda: set(STAGES))
-    """The stages that have something left to do."""
-    finished: set[str] = field(default_factory=set)
-    """Labels of the attacks that have nothing left to do."""
-    models: set[str] = field(default_factory=set)
-    """The models of the store that were asked for."""
+    stages: set[str] = field(default_factory=lambda: set(STAGES))  # the stages that have something left to do
+    finished: set[str] = field(default_factory=set)  # labels of the attacks that have nothing left to do
+    models: set[str] = field(default_factory=set)  # the models of the store that a run loads
     _results: dict[str, str] = field(default_factory=dict)
     """What is wrong with each thing that was checked; empty if it is there."""
 
     @property
     def problems(self) -> list[str]:
+        """A sentence for each thing that is missing, with the reason and what to do about it."""
         return [f"{thing}: {problem}" for thing, problem in self._results.items() if problem]
 
     def check(self, thing: str, test: Callable[..., object], *arguments: object) -> bool:

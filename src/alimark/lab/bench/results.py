@@ -33,8 +33,7 @@ class Where(TypedDict):
     """What a row refers to. `grid` holds the settings that the recipe varies, such as {"block_size": 8}."""
 
     method: str
-    detection: str
-    """The label of the detection options; empty if the recipe has only one set of them."""
+    detection: str  # the label of the detection options; empty if the recipe has only one set of them
     llm: str
     data: str
     grid: dict[str, Any]
@@ -46,38 +45,27 @@ class Rates(TypedDict):
     auroc: ResultFigure | None
     tpr: dict[str, ResultFigure | None]
     """By false-positive rate, such as "0.01": at the empirical quantile of the human texts."""
-    tpr_nominal: dict[str, ResultFigure]
-    """By p-value: the share of texts with this p-value or a smaller one."""
+    tpr_nominal: dict[str, ResultFigure]  # by p-value: the share of texts with this p-value or a smaller one
 
 
 class Row(Where, Rates):
     """One method under one attack; the rates leave out texts on which the attack failed."""
 
-    with_failures: Rates | None
-    """The rates with failed attacks as misses; None if none failed."""
+    with_failures: Rates | None  # the rates with failed attacks as misses; None if none failed
     tpr_public: dict[str, float]
     """By the rate that the paper's public script names, "0.01" and "0.05": the TPR where that script evaluates it."""
-    attack: str
-    """"none", or the attack's name with the settings that the recipe varies: "delete 0.3"."""
+    attack: str  # "none", or the attack's name with the settings that the recipe varies: "delete 0.3"
     attack_name: str
     rate: float | None
-    texts: int
-    """Attacked texts, without those where the attack failed."""
+    texts: int  # attacked texts, without those where the attack failed
     failed: int
-    negatives: int
-    """Scores of human texts."""
-    retried: int
-    """Texts, failed ones included, for which the attack's model gave an answer that was not used."""
-    kept: int
-    """Sentences that an attack by sentences left as they were."""
-    statistic: str
-    """What the texts are ranked by: "z", "score" or "p"."""
-    cosine: ResultFigure | None
-    """Cosine similarity of the texts after and before the attack."""
-    deltas: list[float]
-    """The number of sentences after the attack, divided by the number before."""
-    scores: list[float]
-    """Of the row's statistic."""
+    negatives: int  # scores of human texts
+    retried: int  # texts, failed ones included, for which the attack's model gave an answer that was not used
+    kept: int  # sentences that an attack by sentences left as they were
+    statistic: str  # what the texts are ranked by: "z", "score" or "p"
+    cosine: ResultFigure | None  # cosine similarity of the texts after and before the attack
+    deltas: list[float]  # the number of sentences after the attack, divided by the number before
+    scores: list[float]  # of the row's statistic
     p_values: list[float]
 
 
@@ -88,8 +76,7 @@ class Human(Where):
     scores: list[float]
     p_values: list[float]
     texts: int
-    keys: int
-    """The number of fresh keys that each text was scored under."""
+    keys: int  # the number of fresh keys that each text was scored under
     false_positives: dict[str, ResultFigure]
 
 
@@ -104,21 +91,16 @@ class Cost(Where):
 class Quality(TypedDict):
     """Perplexity, repetition and diversity of marked, unmarked or human text."""
 
-    method: str
-    """A watermark's label, "unmarked" or "human"."""
+    method: str  # A watermark's label, "unmarked" or "human"
     llm: str
     data: str
     grid: dict[str, Any]
     oracle: str
     perplexity: list[float]
-    distinct: ResultFigure
-    """The share of different word pairs in a text."""
-    repetition: ResultFigure
-    """The share of four-word sequences that occurred before in the text."""
-    diversity: ResultFigure | None
-    """One minus the mean cosine similarity among several answers to one prompt."""
-    embedder: str
-    """The embedder that measured diversity."""
+    distinct: ResultFigure  # the share of different word pairs in a text
+    repetition: ResultFigure  # the share of four-word sequences that occurred before in the text
+    diversity: ResultFigure | None  # one minus the mean cosine similarity among several answers to one prompt
+    embedder: str  # the embedder that measured diversity
 
 
 class Runtime(TypedDict):
@@ -127,19 +109,16 @@ class Runtime(TypedDict):
     method: str
     detection: str
     sentences: int
-    texts: int
-    """The number of texts, over which `seconds` is the mean."""
+    texts: int  # the number of texts, over which `seconds` is the mean
     seconds: float
 
 
 class ExampleText(TypedDict):
     """One text of an example."""
 
-    kind: str
-    """Prompt, human, marked or attacked."""
+    kind: str  # prompt, human, marked or attacked
     text: str
-    figures: list[str]
-    """Score and p-value of the text, if it has them."""
+    figures: list[str]  # score and p-value of the text, if it has them
 
 
 class Example(TypedDict):
@@ -155,8 +134,7 @@ class PaperValue(TypedDict):
     llm: str
     data: str
     attack: str
-    metric: str
-    """"auroc", "tpr@0.01", "tpr@0.05": shares between 0 and 1."""
+    metric: str  # "auroc", "tpr@0.01", "tpr@0.05": shares between 0 and 1
     grid: dict[str, Any]
     value: float
 
@@ -165,19 +143,15 @@ class Results(TypedDict):
     version: int
     name: str
     title: str
-    recipe: str
-    """As TOML, with every setting."""
-    made: dict[str, Any]
-    """Versions, machine, seed, when, and seconds of each stage."""
-    data: list[dict[str, Any]]
-    """For each data set: set, texts, sentences, short (left out), repeats (removed)."""
+    recipe: str  # as TOML, with every setting
+    made: dict[str, Any]  # versions, machine, seed, when, and seconds of each stage
+    data: list[dict[str, Any]]  # for each data set: set, texts, sentences, short (left out), repeats (removed)
     rows: list[Row]
     human: list[Human]
     cost: list[Cost]
     quality: list[Quality]
     runtime: list[Runtime]
-    null: dict[str, list[float]]
-    """By block size: the paper's z of human texts under random keys."""
+    null: dict[str, list[float]]  # by block size: the paper's z of human texts under random keys
     examples: list[Example]
     paper: list[PaperValue]
 

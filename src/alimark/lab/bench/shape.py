@@ -12,8 +12,7 @@ from alimark.lab.bench.metrics import TITLES
 from alimark.lab.bench.results import Human, JsonMapping, Quality, Results, Row
 
 NO_ATTACK = "none"
-REFERENCES = ("unmarked", "human")
-"""Texts without a watermark that quality is compared with; grey in plots."""
+REFERENCES = ("unmarked", "human")  # texts without a watermark that quality is compared with; grey in plots
 
 # The palette of Okabe and Ito, without yellow and black, which are hard to see on white and dark pages; then three colours that
 # people with deuteranopia or protanopia can tell from the others.
@@ -101,22 +100,11 @@ def family(row: Row) -> str:
 
 
 def statistics(rows: Iterable[JsonMapping]) -> dict[str, list[str]]:
-    """The methods by the statistic that they are ranked by.
-
-    A method that is ranked by several has the settings and the data set behind its name.
-    """
-    ranked = list(dict.fromkeys((row["statistic"], variant(row), group(row)) for row in rows))
-    groups = [place for *_, place in ranked]
-    several = Counter(method for method, _ in {(compared.method, statistic) for statistic, compared, _ in ranked})
-    methods: dict[str, list[str]] = {}
-    for statistic, compared, place in ranked:
-        members, name = methods.setdefault(statistic, []), compared.method
-        if several[name] > 1:
-            settings = [compared.detection, *compared.settings, group_label(place, groups)]
-            name = f"{name} ({', '.join(filter(None, settings))})"
-        if name not in members:
-            members.append(name)
-    return methods
+    """The methods by the statistic that they are ranked by. One may be under several, since each data set has its own."""
+    methods: dict[str, dict[str, None]] = {}
+    for row in rows:
+        methods.setdefault(row["statistic"], {})[row["method"]] = None
+    return {statistic: list(names) for statistic, names in methods.items()}
 
 
 def statistic_note(rows: Iterable[JsonMapping]) -> str:

@@ -24,24 +24,18 @@ OURS, PAPER = "ours", "paper"
 @dataclass(frozen=True)
 class TableCell:
     text: str = ""
-    small: str = ""
-    """Small print below the text: an interval, or what a figure of the paper refers to."""
-    value: float | None = None
-    """The number that the text shows, to sort by."""
+    small: str = ""  # small print below the text: an interval, or what a figure of the paper refers to
+    value: float | None = None  # the number that the text shows, to sort by
     mark: Mark = ""
-    method: str = ""
-    """The method that the cell names; its colour is shown beside it."""
-    interval: tuple[float, float] | None = None
-    """The 95% interval of the value, where it has one."""
-    every: float | None = None
-    """The value with failed texts as misses, where texts failed."""
+    method: str = ""  # the method that the cell names; its colour is shown beside it
+    interval: tuple[float, float] | None = None  # the 95% interval of the value, where it has one
+    every: float | None = None  # the value with failed texts as misses, where texts failed
 
 
 @dataclass(frozen=True)
 class Column:
     label: str
-    over: str = ""
-    """A heading above several neighbouring columns."""
+    over: str = ""  # A heading above several neighbouring columns
     number: bool = True
 
     @property
@@ -62,10 +56,8 @@ class Table:
     columns: Sequence[Column]
     lines: Sequence[Line]
     note: str = ""
-    grouped_by: str = ""
-    """What the groups of lines are, for a heading."""
-    ranked: str = ""
-    """The things among which the best and the second are marked; empty if they are not."""
+    grouped_by: str = ""  # what the groups of lines are, for a heading
+    ranked: str = ""  # the things among which the best and the second are marked; empty if they are not
     unranked: str = ""
     """A sentence on the columns in which nothing is marked, because intervals overlap; empty if there are none."""
     folded: bool = False

@@ -30,8 +30,7 @@ from alimark.core.embedding.precision import precision_of
 from alimark.errors import AlimarkError, RecordError
 
 Stage = Literal["generate", "attack", "detect", "quality"]
-STAGES: tuple[Stage, ...] = get_args(Stage)
-"""In the order in which they run."""
+STAGES: tuple[Stage, ...] = get_args(Stage)  # in the order in which they run
 
 
 def digest(inputs: Mapping[str, object]) -> str:
@@ -96,8 +95,7 @@ class Workspace:
 
 
 _KEY_BYTES = 16
-_FORM = 1
-"""Increase this number when a release changes the vectors: older files are then not used."""
+_FORM = 1  # increase this number when a release changes the vectors: older files are then not used
 
 
 class KeptVectors:

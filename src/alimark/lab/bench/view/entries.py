@@ -16,11 +16,9 @@ from alimark.lab.bench.workspace import Workspace
 Verdict = Literal["found", "not found", "failed"]
 """Found: the p-value is at most the false-positive rate. Failed: the attack or the detection failed."""
 
-HUMAN_TEXT = "human text"
-"""Stands in place of an attack where a human text was scored."""
+HUMAN_TEXT = "human text"  # stands in place of an attack where a human text was scored
 
-FIELDS = ("recipe", "data", "watermark", "attack", "verdict")
-"""What texts can be filtered by."""
+FIELDS = ("recipe", "data", "watermark", "attack", "verdict")  # what texts can be filtered by
 
 
 @dataclass(frozen=True, slots=True)

@@ -322,7 +322,7 @@ def test_schemes_learn_from_texts_that_are_not_used(tmp_path: Path) -> None:
 
 def test_too_few_texts_to_learn_from_are_said(tmp_path: Path) -> None:
     row = {"scheme": "simmark", "key": {"embedder": "stand-in"}}
-    with pytest.raises(AlimarkError, match="only 9 are left"):
+    with pytest.raises(AlimarkError, match=r"only \d+ are left"):
         run(tmp_path, recipe(watermark=[row], data=STAND_INS["data"] | {"human_texts": 220}))
 
 

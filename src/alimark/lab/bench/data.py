@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from alimark.core._util.jsonl import Record, read_jsonl
+from alimark.core._util.jsonl import read_jsonl
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Splitter, splitter
 from alimark.core.text.human_text import language_reference
 from alimark.errors import AlimarkError, MissingExtra, RecordError
@@ -53,7 +53,12 @@ def load(name: str, sentences: int, *, short: str = "drop", most: int | None = N
     """The first `most` usable texts of a data set after the first `skip`; "repeat" as `short` repeats short texts."""
     cutter = splitter(DEFAULT_SPLITTER)
     data, seen, usable = DataSet(label(name)), set(), 0
-    for prompt, text in _pairs(name, sentences, cutter):
+    for given, whole in _texts(name, sentences, cutter):
+        prompt, text = given, whole
+        if not given:  # the first sentence is the prompt
+            if len(spans := cutter.spans(whole)) < 2:
+                continue
+            prompt, text = whole[slice(*spans[0])], whole[spans[1][0] :]
         if text in seen or prompt in seen:
             data.repeats += 1
             continue
@@ -91,48 +96,32 @@ def _cut(text: str, sentences: int, cutter: Splitter, short: str) -> str:
     return ""
 
 
-def _pairs(name: str, sentences: int, cutter: Splitter) -> Iterator[tuple[str, str]]:
+def _texts(name: str, sentences: int, cutter: Splitter) -> Iterator[tuple[str, str]]:
+    """The prompts and texts of a data set; the prompt is empty where the data have none."""
     if name == MANUAL:
         # The corpus is small, so each of its texts is cut into as many parts as it has sentences for.
-        parts = (part for text in language_reference() for part in _in_parts(text, sentences + 1, cutter))
-        yield from (pair for part in parts if (pair := _halved(part, cutter)))
-    elif name in HUB and not Path(name).exists():
-        yield from _from_hub(name, cutter)
-    elif not Path(name).exists():
-        raise AlimarkError(
-            f"no data set is named {name!r}, and there is no such file; data sets are {', '.join([*HUB, MANUAL])}"
-        )
-    else:
+        for text in language_reference():
+            spans, size = cutter.spans(text), sentences + 1
+            for start in range(0, len(spans) - size + 1, size):
+                yield "", text[spans[start][0] : spans[start + size - 1][1]]
+    elif Path(name).exists():
         for number, record in read_jsonl(name):
             if isinstance(record, RecordError):
                 raise record
-            yield from _pair(record, f"{name}:{number}", cutter)
+            fields = [field for field in ("natural_text", "text") if isinstance(record.get(field), str)]
+            if not fields:
+                raise RecordError(f"{name}:{number} has neither `natural_text` nor `text`")
+            prompt = record.get("prompt")
+            yield prompt.strip() if isinstance(prompt, str) else "", record[fields[0]]
+    elif name in HUB:
+        yield from _from_hub(name)
+    else:
+        raise AlimarkError(
+            f"no data set is named {name!r}, and there is no such file; data sets are {', '.join([*HUB, MANUAL])}"
+        )
 
 
-def _pair(record: Record, where: str, cutter: Splitter) -> Iterator[tuple[str, str]]:
-    text = next((record[name] for name in ("natural_text", "text") if isinstance(record.get(name), str)), None)
-    if text is None:
-        raise RecordError(f"{where} has neither `natural_text` nor `text`")
-    prompt = record.get("prompt")
-    if isinstance(prompt, str) and prompt.strip():
-        yield prompt.strip(), text
-    elif pair := _halved(text, cutter):
-        yield pair
-
-
-def _in_parts(text: str, size: int, cutter: Splitter) -> Iterator[str]:
-    spans = cutter.spans(text)
-    for start in range(0, len(spans) - size + 1, size):
-        yield text[spans[start][0] : spans[start + size - 1][1]]
-
-
-def _halved(text: str, cutter: Splitter) -> tuple[str, str] | None:
-    """The first sentence of a text, and the rest; None if there is no rest."""
-    spans = cutter.spans(text)
-    return (text[spans[0][0] : spans[0][1]], text[spans[1][0] :]) if len(spans) > 1 else None
-
-
-def _from_hub(name: str, cutter: Splitter) -> Iterator[tuple[str, str]]:
+def _from_hub(name: str) -> Iterator[tuple[str, str]]:
     try:
         from datasets import load_dataset
     except ImportError:
@@ -141,11 +130,7 @@ def _from_hub(name: str, cutter: Splitter) -> Iterator[tuple[str, str]]:
     try:
         rows: Any = load_dataset(repository, configuration, split=split, streaming=True)
         for row in rows:
-            question = row.get("query") or row.get("question")
-            if question:
-                yield str(question), str(row[column])
-            elif pair := _halved(str(row[column]), cutter):
-                yield pair
+            yield str(row.get("query") or row.get("question") or ""), str(row[column])
     except OSError as error:
         raise AlimarkError(
             f"the data set {name} cannot be loaded from the Hugging Face Hub ({error}); give a JSONL file with `prompt` and "

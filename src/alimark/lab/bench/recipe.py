@@ -126,11 +126,6 @@ class WatermarkRow(_Part):
     human: bool = False
     """Whether the texts of this row are human ones of the data set, without a mark, to see what attacks do to them."""
 
-    @property
-    def own_parameters(self) -> JsonObject:
-        """The key's parameters that only this scheme has."""
-        return {name: value for name, value in self.key.items() if name not in _OF_EVERY_KEY}
-
     def of(self, recipe: Recipe) -> WatermarkRow:
         """The watermark with what its row leaves to the recipe: the embedder, and the tokenizer of the language model."""
         if self.scheme not in SCHEMES:
@@ -145,7 +140,8 @@ class WatermarkRow(_Part):
 
     def parameters(self) -> SchemeParameters:
         """The parameters of the keys, with the defaults that do not depend on the embedder; raises KeyFileError."""
-        return parameters_class(self.scheme).of(self.own_parameters, preset=self.key.get("preset"))
+        of_scheme = {name: value for name, value in self.key.items() if name not in _OF_EVERY_KEY}
+        return parameters_class(self.scheme).of(of_scheme, preset=self.key.get("preset"))
 
     @property
     def soft(self) -> bool:

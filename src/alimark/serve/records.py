@@ -81,7 +81,6 @@ class RecordLog:
     def writing(self, records: Sequence[Record]) -> Job[None]:
         """Returns a job that writes records; a record whose id exists already is not changed."""
         kept = [record if self._keep_text else replace(record, text=None) for record in records]
-
         rows = [
             asdict(record) | {"details": json.dumps(record.details), "text": _storable(record.text)} for record in kept
         ]
@@ -106,18 +105,17 @@ class RecordLog:
 
         return job
 
-    def page(self, after: int, since: float = 0.0) -> Job[list[Row]]:
-        """Returns a job that reads the next page of records after the number `after`, oldest first; empty at the end."""
-        return lambda connection: connection.execute(
-            f"SELECT * FROM records WHERE number > ? AND at >= ? ORDER BY number LIMIT {_PAGE}", (after, since)
-        )
-
     def export(self, since: float = 0.0) -> Iterator[str]:
-        """Yields all records since a time as JSONL, one page at a time."""
-        rows = self._store.do(self.page(0, since))
+        """Yields all records since a time as JSONL, oldest first, one page at a time."""
+        statement = f"SELECT * FROM records WHERE number > ? AND at >= ? ORDER BY number LIMIT {_PAGE}"
+
+        def page(after: int) -> list[Row]:
+            return self._store.do(lambda connection: connection.execute(statement, (after, since)))
+
+        rows = page(0)
         while rows:
-            yield "".join(line(row) for row in rows)
-            rows = self._store.do(self.page(rows[-1]["number"], since))
+            yield "".join(_line(row) for row in rows)
+            rows = page(rows[-1]["number"])
 
     def prune(self, days: float, *, clock_is_right: bool = False) -> int:
         """Deletes records that are older than `days` and returns their number.
@@ -153,7 +151,7 @@ class RecordLog:
         return self._store.do(job)
 
 
-def line(row: Row) -> str:
+def _line(row: Row) -> str:
     """Returns a row of the table as a line of JSONL."""
     content = {name: value for name, value in row.items() if value is not None and name != "number"}
     return json.dumps(content | {"details": json.loads(row["details"])}, ensure_ascii=False) + "\n"

@@ -19,7 +19,7 @@ from alimark.core.llm.base import LLM, ForwardsRequests
 from alimark.errors import AlimarkError
 from alimark.serve.auth import Allowance, Role, Token, Tokens
 from alimark.serve.checking import Checker
-from alimark.serve.database import Connection, DatabaseError, Store
+from alimark.serve.database import DatabaseError, Store
 from alimark.serve.errors import ApiError
 from alimark.serve.health import Readiness
 from alimark.serve.metrics import Metrics
@@ -61,7 +61,6 @@ class Service:
         self._load_llm, self._load_embedder = llm, embedder
         self._loading, self._loading_llm = threading.Lock(), threading.Lock()
         self._embedders: dict[str, Embedder] = {}
-        self._rewrite_llm: LLM | None = None
         self.store = Store(settings.database_url)
         self.tokens = Tokens(self.store)
         self.ring = Ring(settings.keys, self.store)
@@ -69,6 +68,7 @@ class Service:
         self.allowance = Allowance(settings.rate, settings.burst, settings.concurrency)
         self.metrics = Metrics()
         self.llm = llm(settings.llm)
+        self._llms = {settings.llm: self.llm}
         if settings.unmarkable == "pass-on" and not isinstance(self.llm, ForwardsRequests):
             raise AlimarkError(
                 f"the engine of {self.llm.name} cannot answer requests by itself; set unmarkable to refuse, or use an engine "
@@ -123,13 +123,11 @@ class Service:
             raise ApiError(422, "payload", f"The payload cannot be used: {error}.", param="payload") from None
 
     def _rewriter(self) -> LLM:
-        name = self.settings.rewrite_llm
-        if not name or name == self.settings.llm:
-            return self.llm
+        name = self.settings.rewrite_llm or self.settings.llm
         with self._loading_llm:
-            if self._rewrite_llm is None:
-                self._rewrite_llm = self._load_llm(name)
-            return self._rewrite_llm
+            if name not in self._llms:
+                self._llms[name] = self._load_llm(name)
+            return self._llms[name]
 
     def warm_up(self) -> None:
         """Compiles the detection kernels and loads the embedder, so that the first request need not wait for it."""
@@ -199,14 +197,6 @@ class Service:
         self.metrics.refused.labels("busy").inc()
         message = f"The service is busy: the request waited for most of {most:g} s and was stopped. Try again later."
         return ApiError(503, "busy", message, retry_after=10)
-
-    async def query(self, job: Callable[[Connection], Result]) -> Result:
-        """Runs a database job and returns its result."""
-        try:
-            async with asyncio.timeout(self.settings.timeout):
-                return await asyncio.wrap_future(self.store.submit(job))
-        except TimeoutError:
-            raise ApiError(503, "database", "The database does not answer. Try again later.", retry_after=10) from None
 
     def check_model(self, name: str) -> None:
         """Raises an ApiError if a request names another model than the one of this service; it may leave the name out."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core._util.work import TimedFuture
@@ -46,6 +46,23 @@ class Piece:
     generation: Generation | None = None
 
 
+@dataclass
+class _Text:
+    """One text while it is written. The thread that writes it calls `progress`."""
+
+    session: Session
+    matches: list[int] = field(default_factory=list)
+    """How well each sentence so far fits the key."""
+    sent: str = ""
+    """What the client has of it."""
+    recorded: bool = False
+
+    def unsent(self, text: str) -> str:
+        """Returns the part of the text so far that was not sent yet, and counts it as sent."""
+        piece, self.sent = text[len(self.sent) :], text
+        return piece
+
+
 class Texts:
     """The texts of one request while they are written."""
 
@@ -66,26 +83,34 @@ class Texts:
         self._started = time.perf_counter()
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[tuple[int, str, int]] = asyncio.Queue()
-        self._matches: list[list[int]] = [[] for _ in range(count)]
-        self._sent = [""] * count
-        self._open = set(range(count))
+        """The place of a text with what may be sent of it and the matches of its last sentence; no text where it is done."""
         self._futures: list[TimedFuture[Generation]] = []
-        self._sessions = self._make_sessions()
+        self._settings = self._make_settings()
+        first = secrets.randbits(47) if body.seed is None else body.seed % _SEEDS
+        self._texts = [self._text(place, first + place) for place in range(count)]
 
-    def _make_sessions(self) -> list[Session]:
-        settings, copies = self._settings(), self.body.count
-        seed = secrets.randbits(47) if self.body.seed is None else self.body.seed % _SEEDS
-        endings = [self._ending(*prompt) for prompt in self.prompts]
-        return [
+    def _text(self, place: int, seed: int) -> _Text:
+        prompt, turns = self.prompts[place // self.body.count]
+        ending = self._ending(prompt, turns)
+
+        def progress(sentence: MarkedSentence) -> None:
+            # White space at the end is sent with the next sentence, because the finished text does not end with it. Code
+            # between sentences is part of the text. What may begin a stop sequence waits, too.
+            so_far = ending.sendable(str(text.session.text).rstrip())
+            if sentence.number == 1:
+                self.service.metrics.first_sentence.observe(time.perf_counter() - self._started)
+            text.matches.append(sentence.matches)
+            self._notify(place, so_far, sentence.matches)
+
+        text = _Text(
             Session(
-                self.prompts[place // copies][0], self.key, settings, rule=rule_for, seed=seed + place,
-                turns=self.prompts[place // copies][1], ending=endings[place // copies], owner=self.token.id,
-                progress=self._progress(place, endings[place // copies]),
+                prompt, self.key, self._settings, rule=rule_for, seed=seed, turns=turns, ending=ending,
+                owner=self.token.id, progress=progress,
             )
-            for place in range(len(self.prompts) * copies)
-        ]  # fmt: skip
+        )  # fmt: skip
+        return text
 
-    def _settings(self) -> GenerationSettings:
+    def _make_settings(self) -> GenerationSettings:
         body, limits, default = self.body, self.service.settings, Sampling()
         if body.sentences and body.sentences > limits.max_sentences:
             message = f"A text may have at most {limits.max_sentences} sentences. Ask for fewer."
@@ -132,20 +157,6 @@ class Texts:
 
         return Ending(self.body.stops, self.body.most_tokens, written)
 
-    def _progress(self, place: int, ending: Ending) -> Callable[[MarkedSentence], None]:
-        """Returns the callback for new sentences of a text; the thread that writes the text calls it."""
-
-        def report(sentence: MarkedSentence) -> None:
-            # White space at the end is sent with the next sentence, because the finished text does not end with it. Code
-            # between sentences is part of the text. What may begin a stop sequence waits, too.
-            text = ending.sendable(str(self._sessions[place].text).rstrip())
-            if sentence.number == 1:
-                self.service.metrics.first_sentence.observe(time.perf_counter() - self._started)
-            self._matches[place].append(sentence.matches)
-            self._notify(place, text, sentence.matches)
-
-        return report
-
     def _notify(self, place: int, text: str, matches: int) -> None:
         with suppress(RuntimeError):  # the event loop was closed, because the server has stopped
             self._loop.call_soon_threadsafe(self._events.put_nowait, (place, text, matches))
@@ -153,14 +164,16 @@ class Texts:
     @property
     def sampling(self) -> Sampling:
         """How the texts are sampled."""
-        return self._sessions[0].settings.sampling
+        return self._settings.sampling
 
     async def start(self) -> None:
         """Submits the texts to the queue of the writers."""
 
         def work() -> tuple[int | None, list[TimedFuture[Generation]]]:
             # The embedder may have to be loaded, and the number of sentences be simulated, where no table has it.
-            return SentencesNeeded.of(self.key)(SHORT_FPR), self.service.writers.write(self._sessions)
+            return SentencesNeeded.of(self.key)(SHORT_FPR), self.service.writers.write(
+                [text.session for text in self._texts]
+            )
 
         self._needed, self._futures = await asyncio.to_thread(work)
         for place, future in enumerate(self._futures):
@@ -181,20 +194,21 @@ class Texts:
     async def pieces(self) -> AsyncIterator[Piece]:
         """Yields each sentence as soon as it is chosen. The last piece of a text comes after its record is committed."""
         until = self._loop.time() + self.service.settings.timeout
-        while self._open:
-            place, text, matches = await asyncio.wait_for(self._events.get(), until - self._loop.time())
-            if text and place in self._open:
+        while not all(text.recorded for text in self._texts):
+            place, so_far, matches = await asyncio.wait_for(self._events.get(), until - self._loop.time())
+            text = self._texts[place]
+            if so_far:
                 sentence = {"matches": matches, "block_size": self.key.block_size}
-                if piece := self._unsent(place, text):
+                if piece := text.unsent(so_far):
                     yield Piece(place, piece, {"key_id": self.key.id, "sentence": sentence})
-            elif place in self._open and self._futures[place].done():
+            elif self._futures[place].done():
                 generation = self._futures[place].result()
                 _check_written(generation)
                 record = self._record(generation)
                 await self.service.save([record])
-                self._open.discard(place)
+                text.recorded = True
                 mark = self._mark([generation], [record])
-                yield Piece(place, self._unsent(place, generation.text), mark, generation)
+                yield Piece(place, text.unsent(generation.text), mark, generation)
 
     def failure(self, error: AlimarkError | ApiError | TimeoutError) -> JsonObject:
         """Returns the error of a stream that breaks off."""
@@ -208,9 +222,9 @@ class Texts:
         for future in self._futures:
             future.cancel()
         records = [
-            of_text("generate", self._sent[place], self.key.id, self._matches[place], self.key.block_size,
-                    self.token, payload=self.key.payload, llm=self.service.llm.name, ended="broken off", request=self.id)
-            for place in self._open if self._sent[place]
+            of_text("generate", text.sent, self.key.id, text.matches, self.key.block_size, self.token,
+                    payload=self.key.payload, llm=self.service.llm.name, ended="broken off", request=self.id)
+            for text in self._texts if text.sent and not text.recorded
         ]  # fmt: skip
         with suppress(AlimarkError):  # the database is closed; the client has got an error already
             if records:
@@ -218,19 +232,14 @@ class Texts:
 
     def usage(self) -> tuple[int, int]:
         """Returns the tokens of the prompts and of the texts, by the model's tokenizer."""
-        read = written = 0
-        for number, (prompt, turns) in enumerate(self.prompts):
-            prompt_tokens = count_tokens(self.service.llm, Request("" if turns else prompt, 1, 0, messages=turns))
-            read += prompt_tokens
-            for session in self._sessions[number * self.body.count : (number + 1) * self.body.count]:
-                all_tokens = count_tokens(self.service.llm, Request(session.context, 1, 0, messages=turns))
-                written += max(0, all_tokens - prompt_tokens)
+        llm, read, written = self.service.llm, 0, 0
+        for place, text in enumerate(self._texts):
+            prompt, turns = self.prompts[place // self.body.count]
+            if place % self.body.count == 0:
+                of_prompt = count_tokens(llm, Request("" if turns else prompt, 1, 0, messages=turns))
+                read += of_prompt
+            written += max(0, count_tokens(llm, Request(text.session.context, 1, 0, messages=turns)) - of_prompt)
         return read, written
-
-    def _unsent(self, place: int, text: str) -> str:
-        """Returns the part of a text that was not sent yet, and counts it as sent."""
-        piece, self._sent[place] = text[len(self._sent[place]) :], text
-        return piece
 
     def _mark(self, generations: Sequence[Generation], records: Sequence[Record]) -> JsonObject:
         needed = self._needed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from corpora import EMBEDDER, SETTINGS, key, marked, plain_texts, rows, task, write
 from scipy import stats
 
+from alimark.audit import files, sinks, worker
 from alimark.audit.auditor import Auditor, FirstPass
 from alimark.audit.cache import RememberingEmbedder
 from alimark.audit.files import find
@@ -128,6 +130,29 @@ def test_inputs_and_folders_that_do_not_belong(tmp_path: Path, texts: list[str])
     with pytest.raises(AlimarkError, match="another run"):
         run(other)
     locked.close()
+
+
+def test_another_file_system_of_pyarrow(tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of S3: documents of all kinds are read, and answers written, as on this machine's own."""
+    import pyarrow.fs
+    import pyarrow.parquet
+    from fsspec.implementations.arrow import ArrowFSWrapper
+
+    (tmp_path / "in").mkdir()
+    source = write(tmp_path / "in" / "docs.jsonl", texts[:4])
+    (tmp_path / "in" / "a.jsonl.gz").write_bytes(gzip.compress(source.read_bytes()))
+    with pyarrow.CompressedOutputStream(str(tmp_path / "in" / "b.jsonl.zst"), "zstd") as file:
+        file.write(source.read_bytes())
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts[4:8]}), tmp_path / "in" / "c.parquet")
+    (tmp_path / "in" / "d.txt").write_text(texts[0])
+    here = run(task(tmp_path / "in", tmp_path / "here"))
+    for module in (files, sinks, worker):
+        there = ArrowFSWrapper(pyarrow.fs.LocalFileSystem())
+        monkeypatch.setattr(module, "file_system", lambda location, there=there: (there, location))
+    for now in (17, 0):
+        outcome = run(task(tmp_path / "in", tmp_path / "there"))
+        assert (outcome.summary, outcome.report.documents) == (here.summary, now)
+        assert rows(tmp_path / "there") == rows(tmp_path / "here")
 
 
 def test_results_on_another_file_system(tmp_path: Path, texts: list[str]) -> None:

@@ -53,7 +53,7 @@ class Trapped(Worker):
     """A worker that hangs or dies with documents that contain HANG or DIE, and is slow with all others."""
 
     def _rows(self, batch: Sequence[Any], work: Any, *, poison: bool) -> Any:
-        content = "" if poison else str([named.document.record for named in batch])
+        content = "" if poison else str([document.record for document in batch])
         self._heartbeat()
         if "HANG" in content:
             time.sleep(600)

@@ -82,6 +82,17 @@ class Document:
     place: int
     """The byte in a JSONL file or the row of a Parquet file; -1 is the whole file."""
     record: Record | RecordError
+    id: str = ""
+    """Its id in the audit."""
+
+    def text(self, field: str) -> str | RecordError:
+        """The text in a field of the record, or the error that says why there is none."""
+        if isinstance(self.record, RecordError):
+            return self.record
+        text = self.record.get(field)
+        return (
+            text if isinstance(text, str) else RecordError(f"the record has no `{field}`, or one that is not a string")
+        )
 
 
 def arrow() -> ModuleType:

@@ -115,8 +115,8 @@ class ParquetSink:
 
     def begin(self, audit: Audit, sources: Sequence[Source], tell: Tell) -> None:
         """Makes the folder, or takes up that of an earlier run. A local folder is locked against other runs."""
+        self._fs.makedirs(self._folder, exist_ok=True)
         if is_local(self._fs):
-            Path(self._folder).mkdir(parents=True, exist_ok=True)
             self._lock()
         try:
             self._check_manifest(_manifest(audit, sources), tell)

@@ -145,9 +145,10 @@ def _texts(sink: Sink, audit: Audit, candidates: dict[str, list[Candidate]]) -> 
     texts: dict[Hashable, str] = {}
     for work in dict.fromkeys(work for work, _ in pairs):
         for document in documents_of(audit, sink, work):
-            identity, record = sink.identity(document.row), document.document.record
-            if identity in wanted and isinstance(record, dict):
-                texts[identity] = str(record.get(audit.text_field))
+            identity = sink.identity({"id": document.id, "file": document.file, "place": document.place})
+            text = document.text(audit.text_field)
+            if identity in wanted and isinstance(text, str):
+                texts[identity] = text
     return texts
 
 

@@ -21,7 +21,7 @@ from alimark.core.detection.stats.p_values import RandomKeys
 from alimark.core.detection.timing import Clock
 from alimark.core.embedding.loading import load_embedder
 from alimark.core.keys.sealed import Sealed
-from alimark.errors import AlimarkError, RecordError, TextError
+from alimark.errors import AlimarkError, TextError
 
 if TYPE_CHECKING:
     from alimark.core.keys.key import Key
@@ -138,46 +138,29 @@ class Report:
             getattr(self, name).update(getattr(other, name))
 
 
-class NamedDocument(NamedTuple):
-    """A document with its id."""
-
-    id: str
-    document: Document
-
-    @property
-    def row(self) -> Record:
-        """The fields of the answer that say which document it is."""
-        return {"id": self.id, "file": self.document.file, "place": self.document.place}
-
-
 def reason(error: str) -> str:
     """An error message without file names and numbers, so that equal errors can be counted."""
     return re.sub(r"[\d,]*\d", "N", re.sub(r"^\S+(, byte \d+)? (?=is not|cannot)", "it ", error))[:80]
 
 
-def documents_of(audit: Audit, sink: Sink, blocks: Blocks) -> Iterator[NamedDocument]:
+def documents_of(audit: Audit, sink: Sink, blocks: Blocks) -> Iterator[Document]:
     """The documents of some blocks; in a JSONL output each with an id that no other has."""
     fs, _ = file_system(audit.inputs[0])
     columns = [audit.text_field, "id", *([audit.by] if audit.by else [])]
     documents = (document for block in blocks for document in read(fs, block, columns, audit.max_document))
     seen: set[str] = set()
     for number, document in enumerate(documents, 1):
-        named = document.record if isinstance(document.record, dict) else {}
-        if not named:
-            named = {"id": f"{document.file}@{document.place}"}
+        record = document.record if isinstance(document.record, dict) else {}
+        named = record or {"id": f"{document.file}@{document.place}"}
         if isinstance(sink, JsonlSink):
-            yield NamedDocument(unique_id(named, number, seen, field=audit.text_field), document)
+            yield replace(document, id=unique_id(named, number, seen, field=audit.text_field))
         else:
-            yield NamedDocument(record_id(named, field=audit.text_field), document)
+            yield replace(document, id=record_id(named, field=audit.text_field))
 
 
-def flaw(record: Record | RecordError, field: str = "text") -> RecordError | None:
-    """Returns the error of a record that holds no text to detect, else None."""
-    if isinstance(record, RecordError):
-        return record
-    if not isinstance(record.get(field), str):
-        return RecordError(f"the record has no `{field}`, or one that is not a string")
-    return None
+def _place(document: Document) -> Record:
+    """The fields of an answer that say which document it is about."""
+    return {"id": document.id, "file": document.file, "place": document.place}
 
 
 class Worker:
@@ -259,13 +242,13 @@ class Worker:
         clock.lap("writing")
         yield self._counted(report)
 
-    def _batches(self, work: Work, report: Report) -> Iterator[list[NamedDocument]]:
+    def _batches(self, work: Work, report: Report) -> Iterator[list[Document]]:
         """The documents in batches, bounded by the number of documents and by the characters of their texts."""
-        batch: list[NamedDocument] = []
+        batch: list[Document] = []
         size = 0
         for document in documents_of(self._audit, self._sink, work.blocks):
             if work.deepen:
-                if self._sink.identity(document.row) not in work.only:
+                if self._sink.identity(_place(document)) not in work.only:
                     continue
             elif self._sink.answered(document.id):
                 report.skipped += 1
@@ -278,11 +261,11 @@ class Worker:
         if batch:
             yield batch
 
-    def _length(self, document: NamedDocument) -> int:
-        record = document.document.record
-        return 0 if isinstance(record, RecordError) else len(str(record.get(self._audit.text_field, "")))
+    def _length(self, document: Document) -> int:
+        text = document.text(self._audit.text_field)
+        return len(text) if isinstance(text, str) else 0
 
-    def _rows(self, batch: Sequence[NamedDocument], work: Work, *, poison: bool) -> list[Record]:
+    def _rows(self, batch: Sequence[Document], work: Work, *, poison: bool) -> list[Record]:
         """The answer of each document; a record without a text is answered with its error."""
         if poison:
             error = TextError(
@@ -290,27 +273,22 @@ class Worker:
                 "too much memory"
             )
             return [self._row(document, error) for document in batch]
-        field = self._audit.text_field
-        records = [document.document.record for document in batch]
-        flaws = [flaw(record, field) for record in records]
-        sound = [
-            record[field]
-            for record, wrong in zip(records, flaws, strict=True)
-            if not wrong and isinstance(record, dict)
+        texts = [document.text(self._audit.text_field) for document in batch]
+        answers = iter(self.auditor.answer([text for text in texts if isinstance(text, str)], work.deepen or None))
+        return [
+            self._row(document, next(answers) if isinstance(text, str) else text)
+            for document, text in zip(batch, texts, strict=True)
         ]
-        detections = iter(self.auditor.answer(sound, work.deepen or None))
-        return [self._row(document, wrong or next(detections)) for document, wrong in zip(batch, flaws, strict=True)]
 
-    def _row(self, document: NamedDocument, answer: Answer) -> Record:
-        record = document.document.record
-        row = document.row | answer_fields(answer, self._audit.fpr)
+    def _row(self, document: Document, answer: Answer) -> Record:
+        row = _place(document) | answer_fields(answer, self._audit.fpr)
         if not isinstance(answer, AlimarkError):
             row["full"] = self.auditor.in_full(answer)
-        if isinstance(record, dict):
-            if source := record.get(self._audit.by):
+        if isinstance(document.record, dict):
+            if source := document.record.get(self._audit.by):
                 row["source"] = str(source)
             if isinstance(self._sink, JsonlSink):
-                row |= kept_input(record, document.id, self._audit.text_field)
+                row |= kept_input(document.record, document.id, self._audit.text_field)
         return in_order(row)
 
     def _start_counting(self) -> None:

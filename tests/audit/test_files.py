@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from alimark.audit.files import Document, find, plan, read
+from alimark.audit.files import CorpusDocument, find, plan, read
 from alimark.errors import AlimarkError, RecordError
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -20,14 +20,14 @@ parquet = pytest.importorskip("pyarrow.parquet")
 fs_library = pytest.importorskip("pyarrow.fs")
 
 
-def documents(*locations: object, block_bytes: int = 100, limit: int = 1 << 20) -> list[Document]:
+def documents(*locations: object, block_bytes: int = 100, limit: int = 1 << 20) -> list[CorpusDocument]:
     fs, sources, _ = find([str(place) for place in locations])
     blocks = list(plan(fs, sources, block_bytes))
     assert len({block.name for block in blocks}) == len(blocks)
     return [place for block in blocks for place in read(fs, block, ["text", "id"], limit)]
 
 
-def texts(documents: list[Document]) -> list[str]:
+def texts(documents: list[CorpusDocument]) -> list[str]:
     return [document.record["text"] for document in documents if not isinstance(document.record, RecordError)]
 
 

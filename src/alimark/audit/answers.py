@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from alimark.audit.files import arrow
 from alimark.core._util.json_types import JsonObject
 from alimark.core._util.jsonl import Record
-from alimark.core.detection.fields import FIELDS, Kind, fields_for, values
+from alimark.core.detection.fields import FIELDS, FieldKind, fields_for, values
 from alimark.core.detection.results import Detection
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
     from pyarrow import Schema
 
-SCHEMA: dict[str, Kind] = {
+SCHEMA: dict[str, FieldKind] = {
     "id": str, "file": str, "place": int, "source": str, "verdict": str, "found": bool, "q_value": float,
     **{field.name: field.kind for field in FIELDS if field in fields_for("audit")},
     "full": bool, "group": JsonObject, "failed": bool, "error": str, "input": JsonObject,
@@ -88,7 +88,7 @@ def parquet_schema() -> Schema:
     pa = arrow()
     scalars = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), JsonObject: pa.string()}
 
-    def column(kind: Kind) -> Any:
+    def column(kind: FieldKind) -> Any:
         if isinstance(kind, dict):
             return pa.struct([(name, column(inner)) for name, inner in kind.items()])
         if isinstance(kind, list):

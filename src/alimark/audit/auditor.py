@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, cast
 
 from alimark.audit.answers import tests_made
-from alimark.audit.templates import Group, search_groups
+from alimark.audit.templates import SharedText, search_groups
 from alimark.core.detection.pipeline import detect_batch, null_scorers
 from alimark.core.detection.preparing import PreparedText, alike, prepare, sentences_suffice, with_units
 from alimark.core.detection.results import Detection
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 _UNEXPECTED = 20
 """Documents in a row that may fail with an unexpected exception; then the program is at fault, and the audit ends."""
 
-Answer = Detection | AlimarkError
+DocumentAnswer = Detection | AlimarkError
 Text = str | PreparedText
 """A document's text, or what it was prepared to for AliMark's detection."""
-Load = Callable[[str], "Embedder"]
+LoadEmbedder = Callable[[str], "Embedder"]
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Auditor:
         self,
         keys: Sequence[Key],
         settings: RandomKeys,
-        load_embedder: Load,
+        load_embedder: LoadEmbedder,
         *,
         llm: LLM | None = None,
         first_pass: FirstPass | None = None,
@@ -142,7 +142,7 @@ class Auditor:
         # Long texts stop drawing early whatever the settings say, and a hit may be tested again with more random keys.
         return used.draws >= full.draws and replace(used, draws=full.draws, stop_after=full.stop_after) == full
 
-    def answer(self, texts: Sequence[str], draws: int | None = None) -> list[Answer]:
+    def answer(self, texts: Sequence[str], draws: int | None = None) -> list[DocumentAnswer]:
         """Returns one answer for each document, in order. `draws` replaces the number of random keys of the settings."""
         settings = self.settings if draws is None else replace(self.settings, draws=draws)
         if self.first_pass is None or draws is not None:
@@ -168,12 +168,12 @@ class Auditor:
             return prepared
         return text
 
-    def _look(self, texts: Sequence[Text], first_pass: FirstPass, full: DetectionSettings) -> list[Answer]:
+    def _look(self, texts: Sequence[Text], first_pass: FirstPass, full: DetectionSettings) -> list[DocumentAnswer]:
         """The answers of the first pass."""
         settings = first_pass.settings(full)
         if not first_pass.sentences_alone:
             return self._answer_safely(texts, settings)
-        answers: dict[int, Answer] = {}
+        answers: dict[int, DocumentAnswer] = {}
         simple = [isinstance(text, str) or sentences_suffice(text, full) for text in texts]
         alone = {i: self._sentences_alone(texts[i], settings) for i, suffices in enumerate(simple) if suffices}
         answers |= zip(alone, self._answer_safely(list(alone.values()), settings), strict=True)
@@ -185,7 +185,9 @@ class Auditor:
     def _sentences_alone(self, text: Text, settings: DetectionSettings) -> Text:
         return text if isinstance(text, str) else with_units(text, self.keys[0], settings)
 
-    def groups(self, key_id: str, texts: Sequence[str], records: Sequence[Record], fdr: float) -> list[Group] | None:
+    def groups(
+        self, key_id: str, texts: Sequence[str], records: Sequence[Record], fdr: float
+    ) -> list[SharedText] | None:
         """The groups of documents with shared text, of which several were found under a key.
 
         Args:
@@ -210,7 +212,7 @@ class Auditor:
         p_values = [record["p_value"] / tests_made(record) for record in records]
         return search_groups(p_values, [record["found"] for record in records], scorers, fdr)
 
-    def _answer_safely(self, texts: Sequence[Text], settings: RandomKeys) -> list[Answer]:
+    def _answer_safely(self, texts: Sequence[Text], settings: RandomKeys) -> list[DocumentAnswer]:
         """Answers a batch; after an unexpected exception, each document alone, so that only the faulty one fails."""
         if not texts:
             return []
@@ -231,11 +233,11 @@ class Auditor:
                 ) from error
             return [TextError(message)]
 
-    def _answers(self, texts: Sequence[Text], settings: RandomKeys) -> list[Answer]:
+    def _answers(self, texts: Sequence[Text], settings: RandomKeys) -> list[DocumentAnswer]:
         each = [self._group(group, texts, settings) for group in self._groups]
         return [min(some, key=_rank) for some in zip(*each, strict=True)]
 
-    def _group(self, keys: Sequence[Key], texts: Sequence[Text], settings: RandomKeys) -> Sequence[Answer]:
+    def _group(self, keys: Sequence[Key], texts: Sequence[Text], settings: RandomKeys) -> Sequence[DocumentAnswer]:
         first, tried = keys[0], len(self.keys)
         if aligns(first.scheme):
             full = DetectionSettings.of(settings)
@@ -256,10 +258,10 @@ def can_look_first(keys: Sequence[Key]) -> bool:
     return len(alike(keys)) == 1 and aligns(keys[0].scheme)
 
 
-def _corrected(answer: Answer, tried: int) -> Answer:
+def _corrected(answer: DocumentAnswer, tried: int) -> DocumentAnswer:
     return answer if isinstance(answer, AlimarkError) or tried == 1 else answer.corrected(tried)
 
 
-def _rank(answer: Answer) -> tuple[float, float]:
+def _rank(answer: DocumentAnswer) -> tuple[float, float]:
     """Sort key: detections by p-value, then by score; errors last."""
     return (2.0, 0.0) if isinstance(answer, AlimarkError) else (answer.p_value, -answer.score)

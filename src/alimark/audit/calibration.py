@@ -41,7 +41,7 @@ _JOBS_AT_A_TIME = 2_000_000
 """Pairs of a text and a random key whose scores are held in memory at a time."""
 
 Advance = Callable[[int], None]
-Start = Callable[[str, int], Advance]
+StartBar = Callable[[str, int], Advance]
 """Begins a progress bar with a title and a total; returns the function that advances it."""
 
 
@@ -212,7 +212,7 @@ class CalibrationOptions:
 
 
 def calibration_report(
-    sample: Sample, texts: HumanTexts, key: Key, options: CalibrationOptions, start: Start
+    sample: Sample, texts: HumanTexts, key: Key, options: CalibrationOptions, start: StartBar
 ) -> Record:
     """Measures the rates of a key; those of AliMark on texts that are embedded once for all keys.
 
@@ -284,7 +284,7 @@ def conclusion(report: Record) -> str:
     )
 
 
-def _spread(texts: HumanTexts, key: Key, options: CalibrationOptions, start: Start) -> Record:
+def _spread(texts: HumanTexts, key: Key, options: CalibrationOptions, start: StartBar) -> Record:
     """Statistics of the rates of many fresh keys.
 
     With centring, on every second text, centred by the mean of the others: every second text and not a half, since the texts

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 FileSystem = Any
 """A file system of fsspec, which has no types."""
 
-Kind = Literal["parquet", "jsonl", "text"]
+FileKind = Literal["parquet", "jsonl", "text"]
 BLOCK_BYTES = 2 << 20
 """About a thousand documents: minutes of work for a core, so that little is lost when a worker dies."""
 MAX_DOCUMENT = 8 << 20
 """Bytes. A longer document is skipped and recorded as failed."""
 _FILES_PER_BLOCK = 256
-_KINDS: dict[str, Kind] = {".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+_KINDS: dict[str, FileKind] = {".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 _KINDS |= dict.fromkeys(ENDINGS, "text")
 _NAMED = 100
 """So many files that are passed over are named; of more, the number is told."""
@@ -46,12 +46,12 @@ _PACKED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 
 
 @dataclass(frozen=True)
-class Source:
+class DocumentFile:
     """A file of the corpus."""
 
     path: str
     size: int
-    kind: Kind
+    kind: FileKind
     packed: str = ""
     """The compression, if any. A compressed file can only be read from its beginning and is therefore one block."""
 
@@ -60,7 +60,7 @@ class Source:
 class Block:
     """Documents that a worker processes together: bytes of a JSONL file, rows of a Parquet file, or whole files."""
 
-    kind: Kind
+    kind: FileKind
     paths: tuple[str, ...]
     start: int
     stop: int
@@ -75,7 +75,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Document:
+class CorpusDocument:
     """A document with its place in the corpus, or the error that keeps it from being read."""
 
     file: str
@@ -149,12 +149,12 @@ def _bare(location: str) -> str:
     return f"{scheme}://{rest.rpartition('@')[2]}" if sign else location
 
 
-def find(locations: Sequence[str]) -> tuple[FileSystem, list[Source], list[str]]:
+def find(locations: Sequence[str]) -> tuple[FileSystem, list[DocumentFile], list[str]]:
     """The file system of the inputs, their files (of folders, patterns and names), and the names of files of unknown kind."""
     if not locations:
         raise AlimarkError("name at least one file or folder of documents")
     fs, _ = file_system(locations[0])
-    sources: dict[str, Source] = {}
+    sources: dict[str, DocumentFile] = {}
     passed_over: list[str] = []
     for location in locations:
         location_fs, path = file_system(location)
@@ -183,7 +183,7 @@ def passed_over_message(names: Sequence[str]) -> str:
     return f"{count} skipped: {', '.join(names[:_NAMED])}{more}"
 
 
-def _expand(fs: FileSystem, path: str, shown: str) -> tuple[list[Source], list[str]]:
+def _expand(fs: FileSystem, path: str, shown: str) -> tuple[list[DocumentFile], list[str]]:
     """The files of a folder, pattern or name, and the names of files of unknown kind."""
     first_sign = min((path.index(sign) for sign in "*?[" if sign in path), default=None)
     if first_sign is not None and fs.exists(path):
@@ -203,20 +203,20 @@ def _expand(fs: FileSystem, path: str, shown: str) -> tuple[list[Source], list[s
         for info in inside
         if not any(part[:1] in "._" for part in PurePosixPath(info["name"][len(base) :]).parts[1:])
     ]
-    known = [Source(info["name"], info["size"], *kind) for info in visible if (kind := _kind(info["name"]))]
+    known = [DocumentFile(info["name"], info["size"], *kind) for info in visible if (kind := _kind(info["name"]))]
     return known, [info["name"] for info in visible if not _kind(info["name"])]
 
 
-def _named(fs: FileSystem, info: dict[str, Any]) -> Source:
+def _named(fs: FileSystem, info: dict[str, Any]) -> DocumentFile:
     """A file that the user named. Without a known suffix it is JSONL where its first line begins as an object does."""
     path = info["name"]
     if kind := _kind(path):
-        return Source(path, info["size"], *kind)
+        return DocumentFile(path, info["size"], *kind)
     with fs.open(path, "rb") as file:
-        return Source(path, info["size"], "jsonl" if file.read(64).lstrip()[:1] == b"{" else "text")
+        return DocumentFile(path, info["size"], "jsonl" if file.read(64).lstrip()[:1] == b"{" else "text")
 
 
-def _kind(path: str) -> tuple[Kind, str] | None:
+def _kind(path: str) -> tuple[FileKind, str] | None:
     """The kind and the compression of a file, from its suffixes; None if they are unknown."""
     suffixes = PurePosixPath(path).suffixes
     if not suffixes:
@@ -229,9 +229,9 @@ def _kind(path: str) -> tuple[Kind, str] | None:
 # Blocks
 
 
-def plan(fs: FileSystem, sources: Iterable[Source], block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+def plan(fs: FileSystem, sources: Iterable[DocumentFile], block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
     """The blocks in the order of the files. Only the footers of Parquet files are read."""
-    texts: list[Source] = []
+    texts: list[DocumentFile] = []
     for source in sources:
         if source.kind == "text":
             texts.append(source)
@@ -250,11 +250,11 @@ def plan(fs: FileSystem, sources: Iterable[Source], block_bytes: int = BLOCK_BYT
         yield _text_block(texts)
 
 
-def _text_block(sources: Sequence[Source]) -> Block:
+def _text_block(sources: Sequence[DocumentFile]) -> Block:
     return Block("text", tuple(source.path for source in sources), 0, -1, sum(source.size for source in sources))
 
 
-def _parquet_blocks(fs: FileSystem, source: Source, block_bytes: int) -> Iterator[Block]:
+def _parquet_blocks(fs: FileSystem, source: DocumentFile, block_bytes: int) -> Iterator[Block]:
     try:
         with _opened(fs, source.path) as file:
             rows = int(arrow().parquet.ParquetFile(file).metadata.num_rows)
@@ -269,7 +269,7 @@ def _parquet_blocks(fs: FileSystem, source: Source, block_bytes: int) -> Iterato
 # Reading
 
 
-def read(fs: FileSystem, block: Block, columns: Sequence[str], limit: int = MAX_DOCUMENT) -> Iterator[Document]:
+def read(fs: FileSystem, block: Block, columns: Sequence[str], limit: int = MAX_DOCUMENT) -> Iterator[CorpusDocument]:
     """The documents of a block, of Parquet files with these columns only.
 
     A document longer than `limit` bytes is not held in memory.
@@ -278,7 +278,7 @@ def read(fs: FileSystem, block: Block, columns: Sequence[str], limit: int = MAX_
     return reader(fs, block, columns, limit)
 
 
-def _read_jsonl(fs: FileSystem, block: Block, _: Sequence[str], limit: int) -> Iterator[Document]:
+def _read_jsonl(fs: FileSystem, block: Block, _: Sequence[str], limit: int) -> Iterator[CorpusDocument]:
     [path] = block.paths
     offset = block.start
     try:
@@ -294,12 +294,12 @@ def _read_jsonl(fs: FileSystem, block: Block, _: Sequence[str], limit: int) -> I
                 length = len(line)
                 if length > limit and not line.endswith(b"\n"):
                     length += _rest_of_line(file)
-                    yield Document(path, offset, too_long(length, limit))
+                    yield CorpusDocument(path, offset, too_long(length, limit))
                 elif line.strip():
-                    yield Document(path, offset, parse_record(line, f"{path}, byte {offset}"))
+                    yield CorpusDocument(path, offset, parse_record(line, f"{path}, byte {offset}"))
                 offset += length
     except (OSError, EOFError, ValueError, zlib.error) as error:  # a damaged .gz file is read up to the damage
-        yield Document(path, offset, _unreadable(path, f"beyond byte {offset}", error))
+        yield CorpusDocument(path, offset, _unreadable(path, f"beyond byte {offset}", error))
 
 
 def _unreadable(path: str, where: str, error: Exception) -> RecordError:
@@ -330,16 +330,18 @@ def _opened(fs: FileSystem, path: str, packed: str = "") -> BinaryIO:
     return cast(BinaryIO, file)
 
 
-def _read_parquet(fs: FileSystem, block: Block, columns: Sequence[str], limit: int) -> Iterator[Document]:
+def _read_parquet(fs: FileSystem, block: Block, columns: Sequence[str], limit: int) -> Iterator[CorpusDocument]:
     [path] = block.paths
     try:
         with _opened(fs, path) as file:
             yield from _read_rows(arrow().parquet.ParquetFile(file), path, block, columns, limit)
     except (OSError, ValueError, arrow().ArrowException) as error:
-        yield Document(path, -1, RecordError(f"{path} cannot be read as Parquet ({str(error).splitlines()[0]})"))
+        yield CorpusDocument(path, -1, RecordError(f"{path} cannot be read as Parquet ({str(error).splitlines()[0]})"))
 
 
-def _read_rows(opened: ParquetFile, path: str, block: Block, columns: Sequence[str], limit: int) -> Iterator[Document]:
+def _read_rows(
+    opened: ParquetFile, path: str, block: Block, columns: Sequence[str], limit: int
+) -> Iterator[CorpusDocument]:
     """The documents of a block; each row behind a damaged page of a row group is a document that failed."""
     wanted = [name for name in columns if name in opened.schema_arrow.names]
     first = 0
@@ -353,11 +355,11 @@ def _read_rows(opened: ParquetFile, path: str, block: Block, columns: Sequence[s
             for batch in opened.iter_batches(64, row_groups=[group], columns=wanted):
                 for number in range(len(batch)):
                     if block.start <= row < stop:
-                        yield Document(path, row, _row(batch, number, path, row, limit))
+                        yield CorpusDocument(path, row, _row(batch, number, path, row, limit))
                     row += 1
         except (OSError, ValueError, arrow().ArrowException) as error:
             for place in range(max(row, block.start), stop):
-                yield Document(path, place, _unreadable(path, f"at row {place}", error))
+                yield CorpusDocument(path, place, _unreadable(path, f"at row {place}", error))
 
 
 def _row(batch: RecordBatch, number: int, path: str, row: int, limit: int) -> Record | RecordError:
@@ -374,7 +376,7 @@ def _bounded(record: Record, limit: int) -> Record | RecordError:
     return too_long(longest, limit) if longest > limit else record
 
 
-def _read_texts(fs: FileSystem, block: Block, columns: Sequence[str], limit: int) -> Iterator[Document]:
+def _read_texts(fs: FileSystem, block: Block, columns: Sequence[str], limit: int) -> Iterator[CorpusDocument]:
     for path in block.paths:
         kind = kind_of_name(path)
         most = MAX_BYTES if kind not in (None, "txt", "md") else limit  # pictures may make up most of a document
@@ -382,10 +384,10 @@ def _read_texts(fs: FileSystem, block: Block, columns: Sequence[str], limit: int
             with fs.open(path, "rb") as file:
                 data = file.read(most + 1)
             if len(data) > most:
-                yield Document(path, -1, too_long(fs.size(path), most))
+                yield CorpusDocument(path, -1, too_long(fs.size(path), most))
                 continue
             text = read_document(data, kind=kind, max_characters=limit).text
         except (OSError, AlimarkError) as error:
-            yield Document(path, -1, RecordError(f"{path} cannot be read: {error}"))
+            yield CorpusDocument(path, -1, RecordError(f"{path} cannot be read: {error}"))
         else:
-            yield Document(path, -1, {"id": path, columns[0]: text})
+            yield CorpusDocument(path, -1, {"id": path, columns[0]: text})

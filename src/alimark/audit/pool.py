@@ -20,8 +20,8 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from alimark.errors import AlimarkError, MissingExtra
 
-Job = TypeVar("Job")
-Message = Any
+PoolJob = TypeVar("PoolJob")
+WorkerMessage = Any
 """What a worker yields: any object that can be pickled."""
 _STARTS = 3
 """The run ends when so many workers in a row die before they are ready."""
@@ -47,18 +47,18 @@ class Died:
     why: str
 
 
-class LocalPool(Generic[Job]):
+class LocalPool(Generic[PoolJob]):
     """A queue whose jobs this process does, one after the other."""
 
     def __init__(self, build: Builder) -> None:
         self._worker: Any = build(threads=None, guarded=False)
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[PoolJob] = deque()
 
-    def give(self, job: Job) -> None:
+    def give(self, job: PoolJob) -> None:
         """Put a job into the queue."""
         self._jobs.append(job)
 
-    def run(self) -> Iterator[tuple[Job, Message]]:
+    def run(self) -> Iterator[tuple[PoolJob, WorkerMessage]]:
         """Work until the queue is empty; yield each job with its messages."""
         while self._jobs:
             job = self._jobs.popleft()
@@ -100,7 +100,7 @@ def _ray_library() -> ModuleType:
     return library
 
 
-class RayPool(Generic[Job]):
+class RayPool(Generic[PoolJob]):
     """A queue whose jobs are done by actors on a cluster, each with one worker. A dead actor is replaced."""
 
     def __init__(self, builders: list[Builder], cluster: Cluster) -> None:
@@ -114,11 +114,11 @@ class RayPool(Generic[Job]):
         self._builders = builders
         if len(builders) == 1:
             self._builders = builders * (cluster.workers or _room(resources, self._cpus, self._gpus))
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[PoolJob] = deque()
         self._starting: dict[Any, tuple[Any, int]] = {}
         self._unplaced: set[Any] = set()  # calls of actors that the cluster has no place for yet
         self._idle: list[tuple[Any, int]] = []
-        self._busy: dict[Any, tuple[Any, int, Job]] = {}
+        self._busy: dict[Any, tuple[Any, int, PoolJob]] = {}
         self._failed_starts = 0
         for number in range(len(self._builders)):
             self._start(number)
@@ -134,11 +134,11 @@ class RayPool(Generic[Job]):
         self._unplaced.add(actor.placed.remote())
         self._starting[actor.ready.remote()] = (actor, number)
 
-    def give(self, job: Job) -> None:
+    def give(self, job: PoolJob) -> None:
         """Put a job into the queue."""
         self._jobs.append(job)
 
-    def run(self) -> Iterator[tuple[Job, Message]]:
+    def run(self) -> Iterator[tuple[PoolJob, WorkerMessage]]:
         """Work until the queue is empty; yield each job with its messages."""
         last_alive = time.monotonic()
         while self._jobs or self._busy:
@@ -186,7 +186,7 @@ class RayPool(Generic[Job]):
         self._failed_starts = 0
         self._idle.append((actor, number))
 
-    def _received(self, stream: Any) -> Iterator[tuple[Job, Message]]:
+    def _received(self, stream: Any) -> Iterator[tuple[PoolJob, WorkerMessage]]:
         """The next message of a busy worker, or the end of its job."""
         actor, number, job = self._busy[stream]
         try:

@@ -20,7 +20,7 @@ from alimark.audit import summary
 from alimark.audit.answers import tests_made
 from alimark.audit.files import find, passed_over_message, plan
 from alimark.audit.pool import Cluster, Died, Ended, LocalPool, RayPool
-from alimark.audit.sinks import Blocks, JsonlSink, ParquetSink, Sink, is_folder
+from alimark.audit.sinks import JsonlSink, ParquetSink, Sink, WorkBlocks, is_folder
 from alimark.audit.worker import Audit, Begun, Report, Work, Worker
 from alimark.core._util.jsonl import Record
 from alimark.core.detection.stats.p_values import MAX_DRAWS
@@ -120,7 +120,7 @@ def run(
         left = sink.left(works)
         progress.planned(len(works), len(works) - len(left))
         with ExitStack() as stack:
-            running = _Run(audit, sink, cluster, llm, progress, stack)
+            running = _AuditRun(audit, sink, cluster, llm, progress, stack)
             running.work_through([Work(work) for work in left], outcome)
             running.deepen(works, outcome)
             summary.finish(sink, works, audit.fdr)
@@ -156,7 +156,7 @@ class _Attempts:
 
 
 @dataclass
-class _Run:
+class _AuditRun:
     """The workers of a run and the work that they are given."""
 
     audit: Audit
@@ -185,7 +185,7 @@ class _Run:
 
     def work_through(self, works: Sequence[Work], outcome: Outcome, *, quiet: bool = False) -> None:
         """Does some work; that of a worker that died goes back into the queue. A `quiet` run tells faults alone."""
-        attempts: dict[Blocks, _Attempts] = {}
+        attempts: dict[WorkBlocks, _Attempts] = {}
         for work in works:
             self.pool.give(work)
         started = 0.0
@@ -230,7 +230,7 @@ class _Run:
         self.progress.fault(f"document {begun.document + 1} of batch {begun.batch + 1} in {path} is skipped")
         return replace(work, poison=work.poison | {document})
 
-    def deepen(self, works: Sequence[Blocks], outcome: Outcome) -> None:
+    def deepen(self, works: Sequence[WorkBlocks], outcome: Outcome) -> None:
         """Tests documents that no random key has matched with more random keys, until their p-values can be discoveries.
 
         The draws that are needed (documents times keys, divided by the rate) are shared by all of these documents. The p-values
@@ -246,7 +246,7 @@ class _Run:
             if wanted <= max(draws for _, _, draws in floor) or before == (wanted := min(wanted, MAX_DRAWS)):
                 return
             before = wanted
-            only: dict[Blocks, set[Hashable]] = {}
+            only: dict[WorkBlocks, set[Hashable]] = {}
             for work, identity, draws in floor:
                 if draws < wanted:
                     only.setdefault(work, set()).add(identity)
@@ -254,13 +254,13 @@ class _Run:
             again = [Work(work, deepen=wanted, only=frozenset(some)) for work, some in only.items()]
             self.work_through(again, Outcome(), quiet=True)
 
-    def _at_the_floor(self, works: Sequence[Blocks]) -> tuple[int, list[tuple[Blocks, Hashable, int]]]:
+    def _at_the_floor(self, works: Sequence[WorkBlocks]) -> tuple[int, list[tuple[WorkBlocks, Hashable, int]]]:
         """The number of documents tested, and those whose p-value is the smallest that their random keys allow.
 
         Each is its unit of work, its identity and its number of random keys.
         """
         tests = 0
-        floor: list[tuple[Blocks, Hashable, int]] = []
+        floor: list[tuple[WorkBlocks, Hashable, int]] = []
         names = ["id", "file", "place", "p_value", "draws", "keys_tried", "readings", "searches", "failed", "full"]
         for work, row in self.sink.rows(works, names):
             if row["failed"]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alimark.audit.answers import SCHEMA, from_parquet, parquet_schema, to_parquet
-from alimark.audit.files import Block, Source, arrow, file_system, is_local
+from alimark.audit.files import Block, DocumentFile, arrow, file_system, is_local
 from alimark.core._util.files import write_whole
 from alimark.core._util.jsonl import JsonlWriter, Record, read_jsonl
 from alimark.errors import AlimarkError, RecordError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 VERSION = 4
 _ROWS_PER_WRITE = 4096
-Blocks = tuple[Block, ...]
+WorkBlocks = tuple[Block, ...]
 """A unit of work."""
 Write = Callable[[Sequence[Record]], None]
 Tell = Callable[[str], None]
@@ -61,14 +61,14 @@ class JsonlSink:
         if count != len(self._writer.done):
             raise AlimarkError(f"{self._path} holds two answers of one document; choose another output file")
 
-    def begin(self, audit: Audit, sources: Sequence[Source], tell: Tell) -> None:
+    def begin(self, audit: Audit, sources: Sequence[DocumentFile], tell: Tell) -> None:
         """A JSONL file says by itself what it holds."""
 
-    def works(self, blocks: Sequence[Block]) -> list[Blocks]:
+    def works(self, blocks: Sequence[Block]) -> list[WorkBlocks]:
         """The blocks in units of work: all blocks are one."""
         return [tuple(blocks)]
 
-    def left(self, works: Sequence[Blocks]) -> list[Blocks]:
+    def left(self, works: Sequence[WorkBlocks]) -> list[WorkBlocks]:
         """All units of work: the documents are read again, and those that have an answer are skipped."""
         return list(works)
 
@@ -81,7 +81,7 @@ class JsonlSink:
         return str(row["id"])
 
     @contextmanager
-    def writing(self, work: Blocks) -> Iterator[Write]:
+    def writing(self, work: WorkBlocks) -> Iterator[Write]:
         """Yields a function that takes the answers of a unit of work."""
 
         def write(rows: Sequence[Record]) -> None:
@@ -91,13 +91,13 @@ class JsonlSink:
 
         yield write
 
-    def rows(self, works: Sequence[Blocks], columns: Sequence[str] = ()) -> Iterator[tuple[Blocks, Record]]:
+    def rows(self, works: Sequence[WorkBlocks], columns: Sequence[str] = ()) -> Iterator[tuple[WorkBlocks, Record]]:
         """The answers, each with its unit of work."""
         with open(self._path, "rb") as file:
             for line in file:
                 yield works[0], json.loads(line)
 
-    def rewrite(self, works: Sequence[Blocks], change: Callable[[Record], Record]) -> None:
+    def rewrite(self, works: Sequence[WorkBlocks], change: Callable[[Record], Record]) -> None:
         """Replaces every answer by what `change` returns for it."""
         self._writer.rewrite(change)
 
@@ -113,7 +113,7 @@ class ParquetSink:
         self._fs, self._folder = file_system(audit.output)
         self._open = ExitStack()
 
-    def begin(self, audit: Audit, sources: Sequence[Source], tell: Tell) -> None:
+    def begin(self, audit: Audit, sources: Sequence[DocumentFile], tell: Tell) -> None:
         """Makes the folder, or takes up that of an earlier run. A local folder is locked against other runs."""
         self._fs.makedirs(self._folder, exist_ok=True)
         if is_local(self._fs):
@@ -171,11 +171,11 @@ class ParquetSink:
             self._fs.pipe_file(f"{path}.part", data)
             self._fs.mv(f"{path}.part", path)
 
-    def works(self, blocks: Sequence[Block]) -> list[Blocks]:
+    def works(self, blocks: Sequence[Block]) -> list[WorkBlocks]:
         """The blocks in units of work: each is one."""
         return [(block,) for block in blocks]
 
-    def left(self, works: Sequence[Blocks]) -> list[Blocks]:
+    def left(self, works: Sequence[WorkBlocks]) -> list[WorkBlocks]:
         """The units of work that are not done; partial files of killed workers are removed."""
         self._fs.invalidate_cache()
         done = set()
@@ -186,7 +186,7 @@ class ParquetSink:
             done.add(path.rpartition("/")[2])
         return [work for work in works if self._path(work).rpartition("/")[2] not in done]
 
-    def _path(self, work: Blocks) -> str:
+    def _path(self, work: WorkBlocks) -> str:
         [block] = work
         return f"{self._folder}/results/part-{block.name}.parquet"
 
@@ -199,7 +199,7 @@ class ParquetSink:
         return row["file"], row["place"]
 
     @contextmanager
-    def writing(self, work: Blocks) -> Iterator[Write]:
+    def writing(self, work: WorkBlocks) -> Iterator[Write]:
         """Yields a function that takes the answers of a unit of work. Its file appears only when it is complete."""
         path = self._path(work)
         folder, _, name = path.rpartition("/")
@@ -230,7 +230,7 @@ class ParquetSink:
             raise
         self._fs.mv(part, path)
 
-    def rows(self, works: Sequence[Blocks], columns: Sequence[str] = ()) -> Iterator[tuple[Blocks, Record]]:
+    def rows(self, works: Sequence[WorkBlocks], columns: Sequence[str] = ()) -> Iterator[tuple[WorkBlocks, Record]]:
         """The answers, each with its unit of work; with `columns`, no other fields are read."""
         for work in works:
             with self._fs.open(self._path(work), "rb") as file:
@@ -238,7 +238,7 @@ class ParquetSink:
             for row in table.to_pylist():
                 yield work, from_parquet(row)
 
-    def rewrite(self, works: Sequence[Blocks], change: Callable[[Record], Record]) -> None:
+    def rewrite(self, works: Sequence[WorkBlocks], change: Callable[[Record], Record]) -> None:
         """Replaces every answer of some units of work by what `change` returns; files that stay equal are not written."""
         for work in works:
             before = [row for _, row in self.rows([work])]
@@ -262,7 +262,7 @@ def is_folder(output: str) -> bool:
     return "://" in output or output.endswith(("/", "\\")) or Path(output).is_dir() or not Path(output).suffix
 
 
-def _manifest(audit: Audit, sources: Sequence[Source]) -> Record:
+def _manifest(audit: Audit, sources: Sequence[DocumentFile]) -> Record:
     return {
         "version": VERSION,
         "keys": sorted(key.id for key in audit.keys),

@@ -12,7 +12,7 @@ from heapq import nsmallest
 
 from alimark.audit.answers import in_order, with_q_value
 from alimark.audit.auditor import Auditor
-from alimark.audit.sinks import Blocks, Sink
+from alimark.audit.sinks import Sink, WorkBlocks
 from alimark.audit.templates import MAX_FOUND, MAX_OTHERS, effective_count
 from alimark.audit.worker import Audit, documents_of, reason
 from alimark.core._util.jsonl import Record
@@ -23,7 +23,7 @@ _SOURCES = 50
 """The number of sources in the summary; those with the most documents found come first."""
 
 
-def finish(sink: Sink, works: Sequence[Blocks], fdr: float) -> None:
+def finish(sink: Sink, works: Sequence[WorkBlocks], fdr: float) -> None:
     """Writes the q-value, the flag `found` and the final verdict into every answer."""
     counts = Counter(_rounded(p, fdr) for p in _p_values(sink, works))
     q_of = q_values_of(counts)
@@ -34,7 +34,7 @@ def finish(sink: Sink, works: Sequence[Blocks], fdr: float) -> None:
     sink.rewrite(works, finished)
 
 
-def _p_values(sink: Sink, works: Sequence[Blocks]) -> Iterator[float]:
+def _p_values(sink: Sink, works: Sequence[WorkBlocks]) -> Iterator[float]:
     return (row["p_value"] for _, row in sink.rows(works, ["p_value", "failed"]) if not row["failed"])
 
 
@@ -58,7 +58,7 @@ def q_values_of(counts: Counter[float]) -> dict[float, float]:
 # Shared text
 
 
-def check_groups(sink: Sink, works: Sequence[Blocks], audit: Audit, auditor: Callable[[], Auditor]) -> Record:
+def check_groups(sink: Sink, works: Sequence[WorkBlocks], audit: Audit, auditor: Callable[[], Auditor]) -> Record:
     """Looks for shared text among the documents that were found, and marks those as undecided that chance can explain.
 
     Returns:
@@ -68,7 +68,7 @@ def check_groups(sink: Sink, works: Sequence[Blocks], audit: Audit, auditor: Cal
     candidates = _candidates(sink, works)
     texts = _texts(sink, audit, candidates)
     of_document: dict[Hashable, Record] = {}
-    touched: set[Blocks] = set()
+    touched: set[WorkBlocks] = set()
     groups: list[Record] = []
     checked = unknown = 0
     effective = 0.0
@@ -106,10 +106,10 @@ _OF_CANDIDATES = (
     "id", "file", "place", "p_value", "found", "failed", "key_id", "keys_tried", "readings", "searches", "normalised",
     "passages",
 )  # fmt: skip
-Candidate = tuple[Blocks, Record]
+Candidate = tuple[WorkBlocks, Record]
 
 
-def _candidates(sink: Sink, works: Sequence[Blocks]) -> dict[str, list[Candidate]]:
+def _candidates(sink: Sink, works: Sequence[WorkBlocks]) -> dict[str, list[Candidate]]:
     """For each key under which several documents were found: these, and others with small p-values."""
     discovered: dict[str, list[Candidate]] = {}
     others: dict[str, list[Candidate]] = {}
@@ -155,7 +155,7 @@ def _texts(sink: Sink, audit: Audit, candidates: dict[str, list[Candidate]]) -> 
 # Counts
 
 
-def summarise(sink: Sink, works: Sequence[Blocks], fpr: float, fdr: float) -> Record:
+def summarise(sink: Sink, works: Sequence[WorkBlocks], fpr: float, fdr: float) -> Record:
     """The counts of all answers: documents with a p-value up to `fpr`, and those found at the rate `fdr`."""
     failures: Counter[str] = Counter()
     keys: Counter[str] = Counter()

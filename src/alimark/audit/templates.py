@@ -34,7 +34,7 @@ chance of 1 in 1,000; of the others hardly any pair correlates more."""
 
 
 @dataclass(frozen=True)
-class Group:
+class SharedText:
     """Documents whose scores under random keys rise and fall together. Documents are numbered from 0."""
 
     members: tuple[int, ...]
@@ -65,7 +65,7 @@ class Group:
 
 def find_groups(
     p_values: Sequence[float], found: Sequence[bool], null_scores: Floats, fdr: float = 0.05
-) -> list[Group]:
+) -> list[SharedText]:
     """Returns the groups of documents with shared text, of which several were found under one key.
 
     Args:
@@ -97,13 +97,13 @@ def find_groups(
             effective = len(members) / (1 + (len(members) - 1) * max(mean, 0.0))
             chance = _chance(float(p[hits].max()), len(hits), random_p[members])
             kept = hits[p[hits] <= _limit(p[hits], random_p[members], fdr)]
-            groups.append(Group(_numbers(members), _numbers(hits), effective, chance, _numbers(kept)))
+            groups.append(SharedText(_numbers(members), _numbers(hits), effective, chance, _numbers(kept)))
     return groups
 
 
 def search_groups(
     p_values: Sequence[float], found: Sequence[bool], scorers: Sequence[NullScores], fdr: float = 0.05
-) -> list[Group]:
+) -> list[SharedText]:
     """Returns what `find_groups` does; most random keys are drawn only for documents that may belong to such a group.
 
     Args:
@@ -118,7 +118,7 @@ def search_groups(
     few = np.stack([scorer(0, _FEW_KEYS) for scorer in scorers])
     is_found = np.asarray(found, bool)
     parts = [part for part in _components(_correlations(few) >= _PERHAPS_ALIKE) if is_found[part].sum() > 1]
-    groups: list[Group] = []
+    groups: list[SharedText] = []
     for part in parts:
         more = [scorers[number](_FEW_KEYS, RANDOM_KEYS - _FEW_KEYS) for number in part]
         scores = np.concatenate([few[part], np.stack(more)], axis=1)
@@ -132,7 +132,7 @@ def _numbers(values: Ints) -> tuple[int, ...]:
     return tuple(int(value) for value in values)
 
 
-def effective_count(groups: Sequence[Group], documents: int) -> float:
+def effective_count(groups: Sequence[SharedText], documents: int) -> float:
     """The number of independent documents that vary as much as `documents` with these groups."""
     grouped = sum(len(group.members) for group in groups)
     return documents - grouped + sum(group.effective for group in groups)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from alimark.audit.answers import answer_fields, in_order, kept_input
-from alimark.audit.auditor import Answer, Auditor, FirstPass
+from alimark.audit.auditor import Auditor, DocumentAnswer, FirstPass
 from alimark.audit.cache import RememberingEmbedder
-from alimark.audit.files import BLOCK_BYTES, MAX_DOCUMENT, Document, file_system, read
-from alimark.audit.sinks import Blocks, JsonlSink, ParquetSink, Sink
+from alimark.audit.files import BLOCK_BYTES, MAX_DOCUMENT, CorpusDocument, file_system, read
+from alimark.audit.sinks import JsonlSink, ParquetSink, Sink, WorkBlocks
 from alimark.core._util.jsonl import Record, record_id, unique_id
 from alimark.core.detection.settings import PASSAGES_FROM
 from alimark.core.detection.stats.p_values import RandomKeys
@@ -101,7 +101,7 @@ class Work:
     the documents in `only`, whose new answers replace those of before.
     """
 
-    blocks: Blocks
+    blocks: WorkBlocks
     careful: frozenset[int] = frozenset()
     poison: frozenset[tuple[int, int]] = frozenset()
     deepen: int = 0
@@ -143,7 +143,7 @@ def reason(error: str) -> str:
     return re.sub(r"[\d,]*\d", "N", re.sub(r"^\S+(, byte \d+)? (?=is not|cannot)", "it ", error))[:80]
 
 
-def documents_of(audit: Audit, sink: Sink, blocks: Blocks) -> Iterator[Document]:
+def documents_of(audit: Audit, sink: Sink, blocks: WorkBlocks) -> Iterator[CorpusDocument]:
     """The documents of some blocks; in a JSONL output each with an id that no other has."""
     fs, _ = file_system(audit.inputs[0])
     columns = [audit.text_field, "id", *([audit.by] if audit.by else [])]
@@ -158,7 +158,7 @@ def documents_of(audit: Audit, sink: Sink, blocks: Blocks) -> Iterator[Document]
             yield replace(document, id=record_id(named, field=audit.text_field))
 
 
-def _place(document: Document) -> Record:
+def _place(document: CorpusDocument) -> Record:
     """The fields of an answer that say which document it is about."""
     return {"id": document.id, "file": document.file, "place": document.place}
 
@@ -242,9 +242,9 @@ class Worker:
         clock.lap("writing")
         yield self._counted(report)
 
-    def _batches(self, work: Work, report: Report) -> Iterator[list[Document]]:
+    def _batches(self, work: Work, report: Report) -> Iterator[list[CorpusDocument]]:
         """The documents in batches, bounded by the number of documents and by the characters of their texts."""
-        batch: list[Document] = []
+        batch: list[CorpusDocument] = []
         size = 0
         for document in documents_of(self._audit, self._sink, work.blocks):
             if work.deepen:
@@ -261,11 +261,11 @@ class Worker:
         if batch:
             yield batch
 
-    def _length(self, document: Document) -> int:
+    def _length(self, document: CorpusDocument) -> int:
         text = document.text(self._audit.text_field)
         return len(text) if isinstance(text, str) else 0
 
-    def _rows(self, batch: Sequence[Document], work: Work, *, poison: bool) -> list[Record]:
+    def _rows(self, batch: Sequence[CorpusDocument], work: Work, *, poison: bool) -> list[Record]:
         """The answer of each document; a record without a text is answered with its error."""
         if poison:
             error = TextError(
@@ -280,7 +280,7 @@ class Worker:
             for document, text in zip(batch, texts, strict=True)
         ]
 
-    def _row(self, document: Document, answer: Answer) -> Record:
+    def _row(self, document: CorpusDocument, answer: DocumentAnswer) -> Record:
         row = _place(document) | answer_fields(answer, self._audit.fpr)
         if not isinstance(answer, AlimarkError):
             row["full"] = self.auditor.in_full(answer)

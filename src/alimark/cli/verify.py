@@ -11,7 +11,7 @@ from alimark.cli import loading, show, texts
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
-    from alimark.audit.evidence.verification import Check
+    from alimark.audit.evidence.verification import EvidenceCheck
 
 EvidenceFile = Annotated[Path, typer.Argument(help="The evidence, .json or .html.")]
 Documents = Annotated[list[str] | None, typer.Argument(help="The documents that the evidence is about.")]
@@ -46,7 +46,7 @@ def verify(evidence: EvidenceFile, documents: Documents = None, key: Keys = None
     raise typer.Exit(0 if all(check.passed for check in checks) else 1)
 
 
-def _checks(path: Path, names: list[str], key_paths: list[Path], signers: list[str]) -> list[Check]:
+def _checks(path: Path, names: list[str], key_paths: list[Path], signers: list[str]) -> list[EvidenceCheck]:
     """All checks in order; the results are computed only where everything before is right."""
     from alimark.audit.evidence.signing import SigningKey, signing_key_path
     from alimark.audit.evidence.verification import check_documents, check_results, check_signer, read_evidence

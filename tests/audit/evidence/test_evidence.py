@@ -11,7 +11,13 @@ from alimark import AliMark
 from alimark.audit.evidence.page import embedded_evidence, render_json, render_page
 from alimark.audit.evidence.signing import SigningKey, check_signature
 from alimark.audit.evidence.statement import Examined, make_evidence
-from alimark.audit.evidence.verification import Check, check_documents, check_results, check_signer, read_evidence
+from alimark.audit.evidence.verification import (
+    EvidenceCheck,
+    check_documents,
+    check_results,
+    check_signer,
+    read_evidence,
+)
 from alimark.core._util.json_types import JsonObject
 from alimark.errors import AlimarkError, RecordError
 from fixed_texts import EMBEDDER, fixed_key, unmarked, written
@@ -35,7 +41,7 @@ def evidence(signer: SigningKey) -> JsonObject:
     return signed
 
 
-def passed(checks: list[Check]) -> list[bool]:
+def passed(checks: list[EvidenceCheck]) -> list[bool]:
     return [check.passed for check in checks]
 
 

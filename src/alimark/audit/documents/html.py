@@ -61,7 +61,7 @@ class _Block:
 
 
 @dataclass
-class _Page:
+class _PageBlocks:
     """Collects the blocks of a page while its elements are walked through."""
 
     blocks: list[_Block] = field(default_factory=list)
@@ -165,7 +165,7 @@ def _blocks(text: str) -> list[_Block]:
     from selectolax.lexbor import LexborHTMLParser
 
     root = LexborHTMLParser(text).body
-    page = _Page()
+    page = _PageBlocks()
     if root is None:
         return []
     for node, entering in _walk(root):
@@ -234,7 +234,7 @@ def _is_note_number(node: LexborNode) -> bool:
     return "#" in target and bool(_NUMBER.fullmatch(node.text(strip=True)))
 
 
-def _enter(page: _Page, node: LexborNode, tag: str) -> None:
+def _enter(page: _PageBlocks, node: LexborNode, tag: str) -> None:
     if tag in _BLOCKS:
         page.end_block()
         page.places.append(_place(node, tag, *page.places[-1]))
@@ -250,7 +250,7 @@ def _enter(page: _Page, node: LexborNode, tag: str) -> None:
         page.start_cell()
 
 
-def _leave(page: _Page, tag: str) -> None:
+def _leave(page: _PageBlocks, tag: str) -> None:
     if tag in _BLOCKS:
         page.end_block()
         page.places.pop()

@@ -27,7 +27,7 @@ def read(data: bytes) -> tuple[str, list[str]]:
     body = root.find("{*}body/{*}text")
     if body is None:
         raise TextError("the document holds no text; check that it is a text document and complete")
-    reader = _Reader()
+    reader = _OpenDocumentReader()
     blocks = reader.blocks(body)
     blocks += [block for note in reader.notes for block in reader.blocks(note)]
     return join_blocks(blocks), [f"{what} left out: {count}" for what, count in reader.left_out.items()]
@@ -43,7 +43,7 @@ def _content(data: bytes) -> Element:
     return root
 
 
-class _Reader:
+class _OpenDocumentReader:
     """Turns elements into paragraphs; puts notes aside and counts what it leaves out."""
 
     def __init__(self) -> None:

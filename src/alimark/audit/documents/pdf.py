@@ -79,7 +79,7 @@ class _Line:
 
 
 @dataclass
-class _Page:
+class _PdfPage:
     height: float
     width: float
     lines: list[_Line]
@@ -102,7 +102,7 @@ def read(data: bytes, most: int) -> tuple[str, list[str]]:
     return text, [f"running heads and page numbers left out: {heads}"] if heads else []
 
 
-def _pages(data: bytes, most: int) -> list[_Page]:
+def _pages(data: bytes, most: int) -> list[_PdfPage]:
     import pypdfium2
 
     try:
@@ -111,7 +111,7 @@ def _pages(data: bytes, most: int) -> list[_Page]:
         if "password" in str(error).lower():
             raise TextError("the PDF file has a password; save it without one") from None
         raise TextError("the PDF file is damaged; check that it is complete") from None
-    pages: list[_Page] = []
+    pages: list[_PdfPage] = []
     size = damaged = 0
     for number in range(len(document)):
         try:
@@ -121,7 +121,7 @@ def _pages(data: bytes, most: int) -> list[_Page]:
             if damaged == _MOST_DAMAGED:
                 raise TextError(f"{damaged} pages of the PDF file are damaged; check that it is complete") from None
             continue
-        pages.append(_Page(page.get_height(), page.get_width(), _lines(page)))
+        pages.append(_PdfPage(page.get_height(), page.get_width(), _lines(page)))
         page.close()
         size += sum(len(line.text) for line in pages[-1].lines)
         if size > most:
@@ -199,7 +199,7 @@ def _usual(values: Iterable[float]) -> float:
 # Running heads
 
 
-def _remove_running_heads(pages: Sequence[_Page]) -> int:
+def _remove_running_heads(pages: Sequence[_PdfPage]) -> int:
     """Removes page numbers, and lines that stand at the same place of several pages; returns their number."""
     places: Counter[tuple[str, str]] = Counter()
     margins = [_margin_lines(page) for page in pages]
@@ -221,7 +221,7 @@ def _remove_running_heads(pages: Sequence[_Page]) -> int:
     return count
 
 
-def _margin_lines(page: _Page) -> list[tuple[str, _Line]]:
+def _margin_lines(page: _PdfPage) -> list[tuple[str, _Line]]:
     """The outermost three rows of lines at the top and at the bottom of a page, as far as they lie in its margins."""
     edges = {"top": page.height * (1 - _MARGIN), "bottom": page.height * _MARGIN}
     lines = [("top", line) for line in page.lines if line.bottom > edges["top"]]
@@ -239,7 +239,7 @@ def _pattern(line: _Line) -> str:
 # Reading order
 
 
-def _in_reading_order(page: _Page) -> list[_Line]:
+def _in_reading_order(page: _PdfPage) -> list[_Line]:
     """The lines of a page: column by column where lines have gaps at the same place, else as the file has them."""
     edges = Counter(
         round(line.left / 3)
@@ -278,7 +278,7 @@ def _rejoined(lines: Sequence[_Line]) -> list[_Line]:
     return joined
 
 
-def _note_lines(page: _Page, usual_size: float) -> list[_Line]:
+def _note_lines(page: _PdfPage, usual_size: float) -> list[_Line]:
     """The footnotes of a page: lines in a smaller font, below the text of their column, of which the first has a number."""
     small = [line for line in page.lines if line.size < 0.93 * usual_size]
     body = [line for line in page.lines if line.size >= 0.93 * usual_size]

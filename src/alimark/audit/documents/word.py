@@ -31,7 +31,7 @@ def read(data: bytes) -> tuple[str, list[str]]:
     root = package.xml(main)
     if root is None:
         raise TextError("the document has no main part; check that the file is complete")
-    reader = _Reader()
+    reader = _WordReader()
     blocks = reader.blocks(root)
     for reference, part in _NOTE_PARTS:
         blocks += _notes(
@@ -51,7 +51,7 @@ def _main_part(package: Package) -> str:
     return "word/document.xml"
 
 
-def _notes(package: Package, name: str, order: list[str], reader: _Reader) -> list[str]:
+def _notes(package: Package, name: str, order: list[str], reader: _WordReader) -> list[str]:
     """The footnotes or endnotes in the order in which the text refers to them."""
     root = package.xml(name) if order else None
     if root is None:
@@ -64,7 +64,7 @@ def _left_out(counts: Counter[str]) -> list[str]:
     return [f"{what} left out: {count}" for what, count in counts.items() if count]
 
 
-class _Reader:
+class _WordReader:
     """Turns elements into paragraphs; counts what it leaves out."""
 
     def __init__(self) -> None:

@@ -28,14 +28,14 @@ _SAME_P = 0.1
 
 
 @dataclass(frozen=True)
-class Check:
+class EvidenceCheck:
     """One check of a verification."""
 
     passed: bool
     message: str
 
 
-def read_evidence(path: Path) -> tuple[JsonObject, list[Check]]:
+def read_evidence(path: Path) -> tuple[JsonObject, list[EvidenceCheck]]:
     """Reads evidence from a .json file or a page.
 
     Returns:
@@ -64,41 +64,41 @@ def read_evidence(path: Path) -> tuple[JsonObject, list[Check]]:
         message = (
             f"The file was changed after it was signed, or a release other than {evidence.get('alimark')} made it."
         )
-    return evidence, [Check(same, message)]
+    return evidence, [EvidenceCheck(same, message)]
 
 
-def check_signer(evidence: JsonObject, trusted: Sequence[str]) -> list[Check]:
+def check_signer(evidence: JsonObject, trusted: Sequence[str]) -> list[EvidenceCheck]:
     """Checks the signature, and that one of the trusted fingerprints signed."""
     signer = check_signature(evidence)
     if signer is None:
-        return [Check(False, "The signature does not fit the evidence: it was changed after it was signed.")]
-    checks = [Check(True, "The signature fits the evidence.")]
+        return [EvidenceCheck(False, "The signature does not fit the evidence: it was changed after it was signed.")]
+    checks = [EvidenceCheck(True, "The signature fits the evidence.")]
     if signer in trusted:
-        return [*checks, Check(True, f"It was signed by {signer}.")]
+        return [*checks, EvidenceCheck(True, f"It was signed by {signer}.")]
     message = (
         f"It was signed by {signer}, which is neither this installation nor a signer that you named; ask the signer for the "
         "fingerprint by another way, and give it with --signer."
     )
-    return [*checks, Check(False, message)]
+    return [*checks, EvidenceCheck(False, message)]
 
 
-def check_documents(evidence: JsonObject, documents: Mapping[str, bytes]) -> list[Check]:
+def check_documents(evidence: JsonObject, documents: Mapping[str, bytes]) -> list[EvidenceCheck]:
     """Checks that the documents are those of the evidence, byte by byte; the names of files do not matter."""
     recorded = {text["document"]["sha256"]: text["document"]["name"] for text in evidence["texts"]}
     checks = []
     for name, data in documents.items():
         known = hashlib.sha256(data).hexdigest() in recorded
         message = f"{name} is {'a document' if known else 'none of the documents'} of the evidence, byte by byte."
-        checks.append(Check(known, message))
+        checks.append(EvidenceCheck(known, message))
     return checks
 
 
-Load = Callable[["Key"], "Watermark"]
+LoadMark = Callable[["Key"], "Watermark"]
 
 
 def check_results(
-    evidence: JsonObject, documents: Mapping[str, tuple[bytes, str]], keys: Sequence[Key], load: Load
-) -> list[Check]:
+    evidence: JsonObject, documents: Mapping[str, tuple[bytes, str]], keys: Sequence[Key], load: LoadMark
+) -> list[EvidenceCheck]:
     """Computes the result of each document again and compares it with that of the evidence.
 
     Args:
@@ -121,15 +121,17 @@ def check_results(
         key = of_id.get(result["key_id"])
         if key is None:
             message = f"{name}: the evidence is of key {result['key_id']}, not of {', '.join(of_id)}."
-            checks.append(Check(False, message))
+            checks.append(EvidenceCheck(False, message))
             continue
         checks.append(_compare(name, result, text, load(key), evidence["false_positive_rate"]))
     return checks
 
 
-def _compare(name: str, result: JsonObject, text: str, mark: Watermark, fpr: float) -> Check:
+def _compare(name: str, result: JsonObject, text: str, mark: Watermark, fpr: float) -> EvidenceCheck:
     if result.get("restructured"):
-        return Check(False, f"{name}: a chat model took part in the search, so that it cannot be repeated exactly.")
+        return EvidenceCheck(
+            False, f"{name}: a chat model took part in the search, so that it cannot be repeated exactly."
+        )
     try:
         recorded = {**result["settings"], "precision": result.get("precision") or "auto"}
         [answer] = mark.detect_batch([text], _settings(recorded, mark.key.scheme))
@@ -139,11 +141,11 @@ def _compare(name: str, result: JsonObject, text: str, mark: Watermark, fpr: flo
             answer = answer.corrected(result["keys_tried"])
         verdict = str(answer.verdict(fpr))
     except AlimarkError as error:
-        return Check(False, f"{name}: the result cannot be computed again: {error}")
+        return EvidenceCheck(False, f"{name}: the result cannot be computed again: {error}")
     same_text = answer.text_sha256 == result["text_sha256"] and list(answer.sentences) == list(result["sentences"])
     if same_text and verdict == result["verdict"] and _same(answer, result):
-        return Check(True, f"{name}: computed again under key {answer.key_id}: {verdict}, p {answer.p_text}.")
-    return Check(
+        return EvidenceCheck(True, f"{name}: computed again under key {answer.key_id}: {verdict}, p {answer.p_text}.")
+    return EvidenceCheck(
         False,
         f"{name}: computed again under key {answer.key_id}: {verdict}, p {answer.p_text}; the evidence says "
         f"{result['verdict']}, p {result['p_value']:.3g}.",

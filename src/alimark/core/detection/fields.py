@@ -15,7 +15,7 @@ from alimark.core.detection.results import Detection
 
 Audience = Literal["record", "audit", "service"]
 """Who sees a field: records of single texts, the answers of an audit, and clients of the service with the role "detect"."""
-Kind = Any
+FieldKind = Any
 """`str`, `int`, `float`, `bool`, `list[str]`, a dictionary of the fields of an object, a list with such a dictionary, or
 `JsonObject` for an object whose fields are not fixed."""
 _PASSAGE = {field.name: {"int": int, "float": float}[str(field.type)] for field in fields(Passage)}
@@ -27,7 +27,7 @@ class ResultField:
 
     Args:
         name: Its name in JSON and in Parquet files.
-        kind: Its type, see `Kind`.
+        kind: Its type, see `FieldKind`.
         about: What it says, for the service's schema.
         read: Returns its value, given a detection and the false-positive rate of the verdict. A field whose value is None or
             empty is left out, and so is one that detections under other schemes do not have.
@@ -36,7 +36,7 @@ class ResultField:
     """
 
     name: str
-    kind: Kind
+    kind: FieldKind
     about: str
     read: Callable[[Any, float], Any]
     seen_by: tuple[Audience, ...]
@@ -45,7 +45,7 @@ class ResultField:
 
 def _field(
     name: str,
-    kind: Kind,
+    kind: FieldKind,
     about: str,
     *seen_by: Audience,
     read: Callable[[Any, float], Any] | None = None,

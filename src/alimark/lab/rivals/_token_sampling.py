@@ -8,10 +8,9 @@ rounding errors of the model's logits.
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -58,37 +57,36 @@ class TokenStep:
         return self.tokens.gather(1, places.clamp(max=logs.shape[1] - 1))[:, 0]
 
 
-class Marker(Protocol):
+class Marker:
     """The part of a watermark that chooses tokens. Every batch of texts has its own marker."""
 
     def bias(self, text_ids: torch.Tensor) -> Bias | None:
-        """What is added to the logits before temperature and top-p; None where nothing is added.
+        """What is added to the logits before temperature and top-p; None, as here, where nothing is added.
 
         Called once for each step, before `choose`.
 
         Args:
             text_ids: The tokens that each text has so far.
         """
-        ...
+        return None
 
     def choose(self, step: TokenStep) -> torch.Tensor:
         """Chooses a token for each row."""
-        ...
+        raise NotImplementedError
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Keeps only these rows, because the other texts are finished."""
-        ...
+        """Keeps only these rows, because the other texts are finished; for markers that remember something of each row."""
 
 
-class AddedBias(ABC):
+class AddedBias(Marker):
     """A marker that adds numbers to the logits, before temperature and top-p ("logits") or after both ("nucleus")."""
 
     def __init__(self, place: str) -> None:
         self._place = place
 
-    @abstractmethod
     def added(self, text_ids: torch.Tensor) -> Bias | None:
         """What is added to the tokens after these texts."""
+        raise NotImplementedError
 
     def bias(self, text_ids: torch.Tensor) -> Bias | None:
         return self.added(text_ids) if self._place == "logits" else None
@@ -101,24 +99,8 @@ class AddedBias(ABC):
         added = self.added(step.text_ids) if self._place == "nucleus" else None
         return step.logs if added is None else step.logs + added(step.tokens)
 
-    @abstractmethod
-    def keep(self, rows: torch.Tensor) -> None: ...
 
-
-class Unmarked:
-    """Samples by the model's probabilities, without a mark."""
-
-    def bias(self, text_ids: torch.Tensor) -> None:
-        return None
-
-    def choose(self, step: TokenStep) -> torch.Tensor:
-        return step.sampled(step.logs)
-
-    def keep(self, rows: torch.Tensor) -> None:
-        pass
-
-
-class PerKey:
+class PerKey(Marker):
     """The marker of a batch with several keys: each row goes to the marker of its key."""
 
     def __init__(self, parts: Sequence[tuple[list[int], Marker]], device: torch.device) -> None:

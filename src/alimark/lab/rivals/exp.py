@@ -24,6 +24,7 @@ from alimark.core.detection.stats.p_values import RandomKeys
 from alimark.core.parameters import Presets, SchemeParameters
 from alimark.errors import KeyFileError
 from alimark.lab.rivals import _prf
+from alimark.lab.rivals._token_sampling import Marker
 from alimark.lab.rivals.token_level import DEFAULT_TOKENIZER, TokenLevel
 from alimark.lab.rivals.tokens import Ids
 
@@ -106,7 +107,7 @@ def starts(seeds: list[int], length: int) -> list[int]:
     return [number * length >> 64 for number in drawn]
 
 
-class ExponentialMinimum:
+class ExponentialMinimum(Marker):
     """Takes the token with the smallest -log(xi) / probability."""
 
     def __init__(self, secret: _prf.Words, parameters: EXPParameters, first: list[int], device: torch.device) -> None:
@@ -114,9 +115,6 @@ class ExponentialMinimum:
 
         self._secret, self._length = _prf.on(device, secret), parameters.length
         self._first = torch.tensor(first, device=device)
-
-    def bias(self, text_ids: torch.Tensor) -> None:
-        return None
 
     def choose(self, step: TokenStep) -> torch.Tensor:
         place = (self._first + step.number) % self._length

@@ -148,9 +148,6 @@ class GreenBias(AddedBias):
         context = text_ids[:, -parameters.context :]
         return lambda tokens: parameters.delta * torch_green(self._secret, context, tokens, parameters.gamma)
 
-    def keep(self, rows: torch.Tensor) -> None:
-        pass
-
 
 def torch_green(secret: torch.Tensor, context: torch.Tensor, tokens: torch.Tensor, gamma: float) -> torch.Tensor:
     """`green_tokens` on torch, for many tokens after the context of each row."""

@@ -21,6 +21,7 @@ from alimark.core._util.arrays import Floats
 from alimark.core.detection.building import Statistic
 from alimark.core.parameters import FittedData, Presets, SchemeParameters
 from alimark.errors import KeyFileError
+from alimark.lab.rivals._token_sampling import Marker
 from alimark.lab.rivals.kgw import normal_tail
 from alimark.lab.rivals.token_level import DEFAULT_TOKENIZER, TokenLevel
 from alimark.lab.rivals.tokens import Ids
@@ -220,16 +221,13 @@ class Bayesian:
         return np.asarray(odds.sum(axis=(1, 2)) + self.prior)
 
 
-class Tournament:
+class Tournament(Marker):
     """Runs the processor of transformers over the nucleus of each row. The contexts seen so far are kept here, not there."""
 
     def __init__(self, processor: SynthIDTextWatermarkLogitsProcessor, history: int) -> None:
         self._processor, self._history = processor, history
         self._context: torch.Tensor | None = None
         self._seen: torch.Tensor | None = None
-
-    def bias(self, text_ids: torch.Tensor) -> None:
-        return None
 
     def choose(self, step: TokenStep) -> torch.Tensor:
         return step.sampled(self.played(step))

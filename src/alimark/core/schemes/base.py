@@ -52,6 +52,13 @@ def _load_embedder(name: str) -> Embedder:
 _loading = threading.Lock()
 
 
+class DetectOptions(DetectionOptions, total=False):
+    """The options of `detect`, which `Watermark.detect` explains."""
+
+    settings: RandomKeys | None
+    llm: LLM | None
+
+
 class Watermark(ABC, Generic[SomeDetection_co]):
     """The interface of every scheme: it generates marked text and detects the mark in a text.
 
@@ -206,24 +213,10 @@ class Watermark(ABC, Generic[SomeDetection_co]):
         """
 
     @overload
-    def detect(
-        self,
-        text: str,
-        *,
-        settings: RandomKeys | None = ...,
-        llm: LLM | None = ...,
-        **options: Unpack[DetectionOptions],
-    ) -> SomeDetection_co: ...
+    def detect(self, text: str, **options: Unpack[DetectOptions]) -> SomeDetection_co: ...
 
     @overload
-    def detect(
-        self,
-        text: list[str],
-        *,
-        settings: RandomKeys | None = ...,
-        llm: LLM | None = ...,
-        **options: Unpack[DetectionOptions],
-    ) -> list[SomeDetection_co]: ...
+    def detect(self, text: list[str], **options: Unpack[DetectOptions]) -> list[SomeDetection_co]: ...
 
     def detect(
         self,

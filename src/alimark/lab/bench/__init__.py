@@ -1,5 +1,10 @@
 """The bench: experiments from recipes. Its stages from Python:
 
+from alimark.lab.bench import recipe_files, report
+from alimark.lab.bench.evaluate import evaluate
+from alimark.lab.bench.run import Run
+from alimark.lab.bench.workspace import Workspace
+
 recipe = recipe_files.load(Path("smoke"), ["data.texts=10"])
 run = Run(recipe, Workspace(Path("work")))
 run.run()                                       # or run.run_stage("generate"), "attack", "detect", "quality"

@@ -6,11 +6,12 @@ import os
 import platform
 import random
 import time
+import timeit
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import metadata
 from typing import Any
 
@@ -359,14 +360,8 @@ def timed_detections(run: Run) -> Iterator[results.Runtime]:
                 key = key_for(cell.watermark, secret(1, texts[0]), run.models)
                 mark = load_watermark(key, embedder=embedder_for(cell.watermark, run.models))
                 mark.detect_batch(texts[:1], settings, llm=llm)  # the first detection of a length also compiles
-                fastest = []
-                for text in texts:
-                    times = []
-                    for _ in range(wanted.repeats):
-                        started = time.perf_counter()
-                        mark.detect_batch([text], settings, llm=llm)
-                        times.append(time.perf_counter() - started)
-                    fastest.append(min(times))
+                timers = [timeit.Timer(partial(mark.detect_batch, [text], settings, llm=llm)) for text in texts]
+                fastest = [min(timer.repeat(wanted.repeats, number=1)) for timer in timers]
                 yield {
                     "method": cell.watermark.label, "detection": detection.label, "sentences": count,
                     "texts": len(texts), "seconds": float(np.mean(fastest)),

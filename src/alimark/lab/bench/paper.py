@@ -7,7 +7,6 @@ detection times, is empty. Figures that the paper gives only as plots are missin
 from __future__ import annotations
 
 import tomllib
-from copy import deepcopy
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -26,11 +25,6 @@ def tables() -> list[str]:
 
 def values(table: str) -> list[PaperValue]:
     """All figures of a table. AUROC and TPR are shares between 0 and 1, although the paper prints percent."""
-    return deepcopy(_values(table))
-
-
-@cache
-def _values(table: str) -> list[PaperValue]:
     try:
         source = _file()[table]
     except KeyError:
@@ -53,15 +47,8 @@ def _value(where: dict[str, Any], metric: str, printed: float) -> PaperValue:
     method, llm, data, attack = (grid.pop(name, "") for name in ("method", "llm", "data", "attack"))
     # Percentages are printed with one decimal; without rounding, a quarter of the shares differ in the last bit.
     share = metric == "auroc" or metric.startswith("tpr@")
-    return PaperValue(
-        method=method,
-        llm=llm,
-        data=data,
-        attack=attack,
-        metric=metric,
-        grid=grid,
-        value=round(printed / 100, 4) if share else printed,
-    )
+    value = round(printed / 100, 4) if share else printed
+    return PaperValue(method=method, llm=llm, data=data, attack=attack, metric=metric, grid=grid, value=value)
 
 
 @cache

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from alimark.core.llm.base import LLM
 
 
-_NEW_WORDS = 0.25
-"""A text is read without its disguises where so many of its words then stand in other sentences; a mark outlasts fewer."""
+_NEW_LETTERS = 0.25
+"""A text is read without its disguises where so many of its letters then stand in other sentences; a mark outlasts fewer."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _read_undisguised(
     with suppress(TextError, LimitError):  # then only the first reading is searched
         other = split(plain, key)
         _check_searchable(other, key, settings)
-        if _new_words(other.sentences, prepared.sentences) >= _NEW_WORDS:
+        if _new_letters(other.sentences, prepared.sentences) >= _NEW_LETTERS:
             units = make_units(other, key, settings)
             prepared = replace(prepared, changes=plain.changes)
             reading = replace(prepared, sentences=other.sentences, units=units, reading="undisguised")
@@ -188,11 +188,11 @@ def _read_by_clauses(prepared: PreparedText, split_text: SplitText, settings: De
     return replace(prepared, further=(*prepared.further, reading))
 
 
-def _new_words(sentences: Sequence[str], others: Iterable[str]) -> float:
-    """The share of words that stand in sentences which are not among the others."""
-    known = {tuple(other.split()) for other in others}
-    lengths = [(len(words), words in known) for words in (tuple(sentence.split()) for sentence in sentences)]
-    return sum(length for length, is_known in lengths if not is_known) / sum(length for length, _ in lengths)
+def _new_letters(sentences: Iterable[str], others: Iterable[str]) -> float:
+    """The share of letters that stand in sentences which are not among the others, whatever their blanks and signs."""
+    letters = ["".join(filter(str.isalnum, sentence)) for sentence in sentences]
+    known = {"".join(filter(str.isalnum, sentence)) for sentence in others}
+    return sum(len(sentence) for sentence in letters if sentence not in known) / max(1, sum(map(len, letters)))
 
 
 def language_warnings(text: str, embedder: Embedder) -> tuple[str, ...]:

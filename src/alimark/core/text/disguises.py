@@ -33,7 +33,7 @@ KINDS: dict[str, str] = {
     "confusable": "{} confusable letters were read as Latin",
     "mark": "{} combining marks were removed",
     "digit": "{} words with digits in the place of letters were read as plain ones",
-    "filler": "{} fillers and specks between words were removed",
+    "filler": "{} fillers between words were removed",
     "stop": "{} other signs were read as full stops",
     "spaced letters": "{} words with letters apart were joined",
     "quotation mark": "{} quotation marks at line starts were removed",
@@ -127,9 +127,8 @@ _AUTHOR_YEAR = re.compile(rf"[ \t]?\((?:see |cf\. |e\.g\.,? )?{_AUTHOR}(?:; ?{_A
 _FILLERS = (
     (re.compile(r"(?<!\S)(?:um|uh|er|like|you know|i mean|sort of),[ \t\n]", re.IGNORECASE), ",", ""),
     (re.compile(r"(?<!\S)([\"'“‘(]?)([A-Za-z])-(?=\2[A-Za-z]*)", re.IGNORECASE), "-", r"\1"),
-    (re.compile(r"(?<=\w) ' (?=\w)"), "'", " "),
 )
-"""Fillers, stammering and the specks of a bad scan, each with a sign that it has and what stays of it."""
+"""Fillers and stammering, each with a sign that it has and what stays of it."""
 _STOP_THEN_CAPITAL = re.compile(
     r"(?<=[a-z0-9)\"'”’%])([.!?…]+[\"'”’)\]]{0,2})(?=[\"'“‘(]?(?:[A-Z][a-z]|[AI](?:['’]|\Z)|[A-Z]{2}))"
 )
@@ -390,7 +389,7 @@ def _drop_citations(text: str, counts: Counter[str]) -> str:
 
 
 def _drop_fillers(text: str, counts: Counter[str]) -> str:
-    """Removes what a transcript of hesitant speech or a bad scan is strewn with: "um,", "w-went", specks between words."""
+    """Removes what a transcript of hesitant speech is strewn with: "um,", "w-went"."""
     words = text.count(" ") + 1
     least = max(4, words // 20) + 1
     for pattern, sign, kept in _FILLERS:
@@ -433,7 +432,18 @@ def _add_blanks(text: str, counts: Counter[str]) -> str:
             counts["missing blank"] += changes
         return word
 
-    return _WORD.sub(parted, text)
+    mended = _WORD.sub(parted, text)
+    return mended if mended == text else _with_opening_quotes(mended)
+
+
+def _with_opening_quotes(text: str) -> str:
+    """Moves blanks from behind quotation marks that open before them: every second straight one, from the first on."""
+    parts = text.split('"')
+    for number in range(1, len(parts), 2):
+        before = parts[number - 1]
+        if parts[number].startswith(" ") and (before.endswith(tuple(MARKS)) or (number > 1 and not before)):
+            parts[number - 1], parts[number] = before + " ", parts[number][1:]
+    return '"'.join(parts)
 
 
 def _join_lines(text: str, counts: Counter[str]) -> str:

@@ -1,5 +1,7 @@
 """Arithmetic with bit-identical results on every machine: packed bits, random numbers, orthonormal vectors.
 
+Frozen: the numbers that keys derive are made with it, so every result has to stay the same to the last bit.
+
 BLAS and LAPACK sum in an order that differs between machines, and what is derived from a key must not depend on it.
 """
 

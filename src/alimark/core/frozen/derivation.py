@@ -1,5 +1,7 @@
 """Derives from a key's secret the secret bytes of every scheme, and the blocks and vectors of AliMark.
 
+Frozen: another label or another order of operations would give each key other blocks and vectors.
+
 Everything comes from SHAKE-256, each use under its own label, and is turned into numbers by operations that IEEE 754 defines
 exactly. So a key gives the same numbers on every machine and in every release.
 """

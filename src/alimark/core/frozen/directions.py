@@ -1,5 +1,7 @@
 """The directions of an embedding space from which the vectors of soft keys are made.
 
+Frozen: keys name a table of directions by its digest, and their vectors are made of its rows.
+
 The sentences of a text differ most along a few directions, and a paraphrase changes them least there. The directions of the
 store's embedders ship with the package; they are public, and the vectors of a key are a secret rotation of them.
 

@@ -1,4 +1,7 @@
-"""The parameters of AliMark's keys."""
+"""The parameters of AliMark's keys.
+
+Frozen: the names and values of these fields are in key files, and the ids of keys depend on them.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The code by which a payload, a short message inside the mark, changes the secret blocks of a key.
 
+Frozen: another code would give marked texts another payload.
+
 A run of sentences shares a block of secret bits. The first bits of every block never change: they are what detection and
 alignment rest on. The other bits are flipped where the payload's code word for the run says so. The code words of a payload
 are a random linear code: each bit of the payload that is set flips a fixed random half of these bits, another half in every

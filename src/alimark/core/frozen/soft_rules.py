@@ -1,5 +1,7 @@
 """What detection under soft keys rests on for ever: the models of rewriting and the constants of the score.
 
+Frozen: other constants would give marked texts other scores.
+
 docs/soft.md states the whole formula and says how these values were chosen.
 """
 

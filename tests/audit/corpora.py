@@ -11,7 +11,7 @@ from typing import Any
 import alimark
 from alimark.audit.worker import Audit
 from alimark.core.detection.settings import DetectionSettings
-from alimark.core.keys.sealed import Sealed
+from alimark.core.keys.key import Sealed
 from alimark.testing import StandInEmbedder, StandInLLM, _sentence
 
 EMBEDDER = StandInEmbedder()

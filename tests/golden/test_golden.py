@@ -42,7 +42,7 @@ def test_key_files_load_with_the_same_id_and_are_written_as_they_were(tmp_path: 
 def test_scores_p_values_alignments_records_and_texts_are_the_same(computed: dict[str, Any]) -> None:
     count, lines = make.differences(computed, make.committed(), tolerance=TOLERANCE)
     assert lines == []
-    assert make.count_scores(computed) >= 400
+    assert make.count_scores(computed) >= 350
     assert count > 10_000
 
 

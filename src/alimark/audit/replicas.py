@@ -15,8 +15,7 @@ from alimark.core._util.json_types import JsonObject
 from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.loading import load_embedder
 from alimark.core.generation.api import Finished, GenerationSettings, Prompt
-from alimark.core.keys.key import Key
-from alimark.core.keys.sealed import Sealed
+from alimark.core.keys.key import Key, Sealed
 from alimark.core.llm import load_llm
 from alimark.core.schemes.api import generate_many, load
 from alimark.errors import LLMError

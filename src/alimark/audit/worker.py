@@ -20,7 +20,7 @@ from alimark.core.detection.settings import PASSAGES_FROM
 from alimark.core.detection.stats.p_values import RandomKeys
 from alimark.core.detection.timing import Clock
 from alimark.core.embedding.loading import load_embedder
-from alimark.core.keys.sealed import Sealed
+from alimark.core.keys.key import Sealed
 from alimark.errors import AlimarkError, TextError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 from alimark import Key
 from alimark.core.frozen.payload_code import PayloadCode
-from alimark.core.keys.sealed import Sealed
+from alimark.core.keys.key import Sealed
 from alimark.errors import AlimarkError, KeyFileError
 from alimark.testing import StandInEmbedder
 

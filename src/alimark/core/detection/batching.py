@@ -10,19 +10,17 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats
 from alimark.core.detection.preparing import PreparedText
 from alimark.core.detection.scoring import scoring
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.units import Signals, Units
-from alimark.core.embedding.base import Embedder
+from alimark.core.embedding.base import Embedder, Vectors
 from alimark.core.keys.key import Key
 from alimark.core.keys.projection import project
 
 Item = TypeVar("Item")
-Vectors = NDArray[np.float32]
 
 _UNITS_AT_A_TIME = 8192
 

@@ -13,8 +13,8 @@ from alimark.core.frozen.kernels.types import LEFT, MATCH, RIGHT, SEVERAL, SKIP_
 if TYPE_CHECKING:
     from alimark.core.keys.key import Key
 
-Kind = Literal["match", "merge", "split", "skip-sentence", "skip-block"]
-Part = Literal["left", "right"]
+StepKind = Literal["match", "merge", "split", "skip-sentence", "skip-block"]
+Half = Literal["left", "right"]
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class AlignedStep:
         7
     """
 
-    kind: Kind
+    kind: StepKind
     sentences: tuple[int, ...]
     block: int | None
     agreed: int | None
-    part: Part | None = None
+    part: Half | None = None
     text: str = ""
 
 
@@ -119,11 +119,11 @@ def _aligned_step(step: Step, packed: Packed, blocks: Packed, block_size: int, s
         return AlignedStep("skip-block", (), step.block + 1, None)
     run = range(step.last - step.merged, step.last + 1)
     numbers, text = tuple(i + 1 for i in run), " ".join(sentences[i] for i in run)
-    part: Part | None = "left" if step.cut & LEFT else "right" if step.cut & RIGHT else None
+    part: Half | None = "left" if step.cut & LEFT else "right" if step.cut & RIGHT else None
     if step.kind != MATCH:
         return AlignedStep("skip-sentence", numbers, None, None, part, text)
     several = not step.merged and step.cut == SEVERAL  # then the unit is the whole sentence
     unit = packed[step.last, step.merged, WHOLE if several else step.cut]
     agreed = block_size - (int(unit) ^ int(blocks[step.block])).bit_count()
-    kind: Kind = "merge" if step.merged else "split" if step.cut else "match"
+    kind: StepKind = "merge" if step.merged else "split" if step.cut else "match"
     return AlignedStep(kind, numbers, step.block + 1, agreed, None if several else part, text)

@@ -14,10 +14,10 @@ from alimark.core._util.json_types import JsonObject
 from alimark.core.detection.stats.p_values import RandomKeys, draws_for
 from alimark.errors import AlimarkError
 
-Answer = Literal["found", "not found", "too short to tell"]
+Answered = Literal["found", "not found", "too short to tell"]
 Reason = Literal["p_value_at_most_fpr", "p_value_above_fpr", "text_too_short"]
 
-_REASONS: dict[Answer, Reason] = {
+_REASONS: dict[Answered, Reason] = {
     "found": "p_value_at_most_fpr",
     "not found": "p_value_above_fpr",
     "too short to tell": "text_too_short",
@@ -49,7 +49,7 @@ class Verdict(str):
     reason: Reason
     needed: int | None
 
-    def __new__(cls, answer: Answer, needed: int | None = None) -> Verdict:
+    def __new__(cls, answer: Answered, needed: int | None = None) -> Verdict:
         verdict = super().__new__(cls, answer)
         verdict.found = answer == "found"
         verdict.reason = _REASONS[answer]

@@ -21,7 +21,7 @@ from alimark.core.detection.stats.p_values import NullScores
 from alimark.core.detection.units import Signals, Units
 from alimark.core.frozen.derivation import run_numbers
 from alimark.core.frozen.kernels import hard, payload, soft
-from alimark.core.frozen.kernels.types import WHOLE, Best, Limits, LocalCosts, Rule, Step
+from alimark.core.frozen.kernels.types import WHOLE, Best, Limits, LocalCosts, Step, ZRule
 from alimark.core.frozen.payload_code import PayloadCode
 from alimark.core.frozen.soft_rules import BLOCKS, LOCAL, RULES, WEIGHTS
 from alimark.core.keys.key import Key
@@ -116,7 +116,7 @@ class Hard:
     def limits(self) -> Limits:
         return self.settings.limits
 
-    def _rule(self, sentences: int) -> Rule:
+    def _rule(self, sentences: int) -> ZRule:
         return self.settings.rule(self.m, sentences + self.limits.splits)
 
     def length(self, sentences: int) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 
 from alimark.core._util.arrays import Floats, Packed
 from alimark.core.detection.aligned_results import AlignedDetection
-from alimark.core.detection.batching import EmbeddedTexts, Vectors, parts
+from alimark.core.detection.batching import EmbeddedTexts, parts
 from alimark.core.detection.building import EmbedderIdentity, Statistic, build_detection
 from alimark.core.detection.preparing import PreparedText
 from alimark.core.detection.result_parts import Passage, aligned_steps
@@ -27,7 +27,7 @@ from alimark.core.detection.settings import LONG_TEXT, DetectionSettings
 from alimark.core.detection.stats.p_values import Significance, significance_of
 from alimark.core.detection.stats.power import SentencesNeeded
 from alimark.core.detection.units import Signals, Units
-from alimark.core.embedding.base import Embedder
+from alimark.core.embedding.base import Embedder, Vectors
 from alimark.core.frozen.kernels.types import Step
 from alimark.core.keys.key import Key
 from alimark.core.keys.projection import project_many

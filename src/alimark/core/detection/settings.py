@@ -9,7 +9,7 @@ from typing import Literal, Self, TypedDict
 from alimark.core.detection.stats.null_tables import ALPHA, BETA, paper_rule, reference_rule
 from alimark.core.detection.stats.p_values import RandomKeys
 from alimark.core.embedding.precision import Precision, check_precision
-from alimark.core.frozen.kernels.types import Limits, Rule
+from alimark.core.frozen.kernels.types import Limits, ZRule
 from alimark.errors import AlimarkError
 
 MAX_SENTENCES = 2000
@@ -161,7 +161,7 @@ class DetectionSettings(RandomKeys):
             return ("whole",)
         return ("whole", "excerpt") if sentences <= LONG_TEXT else ("excerpt",)
 
-    def rule(self, block_size: int, longest: int) -> Rule:
+    def rule(self, block_size: int, longest: int) -> ZRule:
         """How edit distances of texts of up to `longest` sentences become z-scores."""
         if self.null == "paper":
             return paper_rule(block_size, longest, self.alpha, self.beta)

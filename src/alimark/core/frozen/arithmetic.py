@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Blocks = NDArray[np.uint64]
+from alimark.core._util.arrays import Packed
 
 BYTES_A_NORMAL = 24
 
 
-def pack_bits(bits: NDArray[np.uint8]) -> Blocks:
+def pack_bits(bits: NDArray[np.uint8]) -> Packed:
     """Packs each row of bits into an integer, the first bit highest."""
     packed = np.zeros(len(bits), np.uint64)
     for column in bits.T:

@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from alimark.core._util.arrays import Floats, Ints
-from alimark.core.frozen.arithmetic import BYTES_A_NORMAL, Blocks, normals, orthonormal, pack_bits
+from alimark.core._util.arrays import Floats, Ints, Packed
+from alimark.core.frozen.arithmetic import BYTES_A_NORMAL, normals, orthonormal, pack_bits
 from alimark.core.frozen.directions import DirectionTable, directions
 from alimark.core.frozen.parameters import AliMarkParameters
 from alimark.errors import KeyFileError, KeyMismatch
@@ -125,7 +125,7 @@ class Derivation:
         sizes = self.parameters.run
         return np.cumsum([0, *sizes, *[sizes[-1]] * max(0, count - len(sizes))])[:count]
 
-    def blocks(self, count: int) -> Blocks:
+    def blocks(self, count: int) -> Packed:
         """The blocks of the first `count` sentences, each packed into an integer, first bit highest."""
         m = self.parameters.block_size
         if self.arrays is not None:
@@ -135,7 +135,7 @@ class Derivation:
         data = np.frombuffer(stream(self._secret, "bits", -(-different * m // 8)), np.uint8)
         return pack_bits(np.unpackbits(data)[: different * m].reshape(different, m))[runs]
 
-    def null_blocks(self, first: int, count: int, length: int) -> Blocks:
+    def null_blocks(self, first: int, count: int, length: int) -> Packed:
         """The blocks of `count` random keys from number `first` on. They are repeatable, and secret like the key."""
         chunks = range(first // _KEYS_A_CHUNK, -(-(first + count) // _KEYS_A_CHUNK))
         draw = self._uniform_chunk if self.law == "uniform" else self._shuffled_chunk
@@ -144,7 +144,7 @@ class Derivation:
         start = first - chunks[0] * _KEYS_A_CHUNK
         return np.ascontiguousarray(drawn[start : start + count][:, runs])
 
-    def _uniform_chunk(self, chunk: int, length: int) -> Blocks:
+    def _uniform_chunk(self, chunk: int, length: int) -> Packed:
         # One call for each block index, so that longer texts extend the same keys.
         m = self.parameters.block_size
         # Given bits repeat in longer texts, so those of random keys must repeat too.
@@ -157,7 +157,7 @@ class Derivation:
             packed = pack_bits(np.unpackbits(data).reshape(-1, m))
         return np.resize(packed.reshape(distinct, _KEYS_A_CHUNK), (length, _KEYS_A_CHUNK)).T
 
-    def _shuffled_chunk(self, chunk: int, length: int) -> Blocks:
+    def _shuffled_chunk(self, chunk: int, length: int) -> Packed:
         assert self.arrays is not None
         given = pack_bits(self.arrays.bits)
         ranks = np.frombuffer(stream(self._secret, "null-shuffle", _KEYS_A_CHUNK * len(given) * 8, chunk), ">u8")

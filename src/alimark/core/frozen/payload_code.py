@@ -15,8 +15,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark.core._util.arrays import Ints
-from alimark.core.frozen.arithmetic import Blocks
+from alimark.core._util.arrays import Ints, Packed
 from alimark.core.frozen.derivation import stream
 from alimark.errors import AlimarkError
 
@@ -61,13 +60,13 @@ class PayloadCode:
         columns: NDArray[np.uint32] = (flipped << np.arange(self.bits, dtype=np.uint32)).sum(axis=2, dtype=np.uint32)
         return columns
 
-    def flips(self, payload: int, runs: int) -> Blocks:
+    def flips(self, payload: int, runs: int) -> Packed:
         """The bits that a payload flips in the block of each of the first `runs` runs, packed like blocks."""
         chosen = [bit for bit in range(self.bits) if payload >> bit & 1]
-        flips: Blocks = np.bitwise_xor.reduce(self.rows(runs)[:, chosen], axis=1)
+        flips: Packed = np.bitwise_xor.reduce(self.rows(runs)[:, chosen], axis=1)
         return flips
 
-    def flips_of_many(self, payloads: Ints, runs: int) -> Blocks:
+    def flips_of_many(self, payloads: Ints, runs: int) -> Packed:
         """`flips` of each of many payloads, (payloads, runs)."""
         flips = np.zeros((len(payloads), runs), np.uint64)
         for bit, row in enumerate(self.rows(runs).T):

@@ -20,7 +20,7 @@ from alimark.core._util.files import write_whole
 from alimark.core._util.json_types import JsonObject
 from alimark.errors import KeyFileError
 
-Array = NDArray[np.floating]
+LearnedArray = NDArray[np.floating]
 
 _KINDS = ("<f4", "<f8")
 _MOST_BYTES = 32 * 2**20
@@ -36,7 +36,7 @@ class Fitted:
     """
 
     scheme: str
-    arrays: Mapping[str, Array]
+    arrays: Mapping[str, LearnedArray]
     origin: Mapping[str, Any]
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ def _safetensors(path: Path) -> Fitted:
         raise KeyFileError(f"{path} was not written by `alimark fit`, or is only part of a file") from None
 
 
-def _array(content: JsonObject) -> Array:
+def _array(content: JsonObject) -> LearnedArray:
     if content["kind"] not in _KINDS:
         raise ValueError(content["kind"])
     data = base64.b64decode(content["data"], validate=True)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from alimark.core._util.arrays import Floats, Ints
+from alimark.core._util.arrays import Floats, Ints, Packed
 from alimark.core._util.json_types import JsonObject
 from alimark.core.frozen import derivation
-from alimark.core.frozen.arithmetic import Blocks, uniforms
+from alimark.core.frozen.arithmetic import uniforms
 from alimark.core.frozen.derivation import Derivation, GivenArrays, Law
 from alimark.core.frozen.parameters import MAX_OFFSETS, AliMarkParameters
 from alimark.core.frozen.payload_code import PayloadCode
@@ -402,7 +402,7 @@ class Key:
         """Whether the key was made by `Key.from_arrays`."""
         return self._content.arrays is not None
 
-    def blocks(self, count: int) -> Blocks:
+    def blocks(self, count: int) -> Packed:
         """AliMark's: the first `count` blocks of the secret bits, each packed into an integer, first bit highest.
 
         Those of a key that carries a payload are changed by it.
@@ -455,7 +455,7 @@ class Key:
         key._content, key._derivation, key._payload = self._content, self._derivation, payload
         return key
 
-    def null_blocks(self, first: int, count: int, length: int) -> Blocks:
+    def null_blocks(self, first: int, count: int, length: int) -> Packed:
         """AliMark's: the blocks of `count` random keys from number `first` on, the same every time."""
         return self.derivation.null_blocks(first, count, length)
 
@@ -548,6 +548,22 @@ class Key:
         if stated is not None and stated != key.id:
             raise KeyFileError(f"{where} was changed: its id does not match its content; restore it from a copy")
         return key
+
+
+class Sealed:
+    """A key that can be pickled, to send it to another process of the same operator. Its repr does not show the secret."""
+
+    def __init__(self, key: Key) -> None:
+        self.id = key.id
+        self._data = key._encoded()
+        self._payload = key.payload
+
+    def open(self) -> Key:
+        """The key."""
+        return Key._decoded(self._data, f"key {self.id}").carrying(self._payload)
+
+    def __repr__(self) -> str:
+        return f"Sealed({self.id})"
 
 
 def _identify(embedder: str | Embedder) -> tuple[str, str]:

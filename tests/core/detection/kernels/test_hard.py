@@ -25,8 +25,8 @@ from alimark.core.frozen.kernels.types import (
     WHOLE,
     Limits,
     LocalCosts,
-    Rule,
     Step,
+    ZRule,
 )
 
 CASES = 600
@@ -74,9 +74,9 @@ class Case:
         return [tuple(int(b) for b in row) for row in self.blocks[key]]
 
 
-def a_rule(seed: int, alpha: float, beta: float, by_longer: bool, upto: int = 60) -> Rule:
+def a_rule(seed: int, alpha: float, beta: float, by_longer: bool, upto: int = 60) -> ZRule:
     rng = np.random.default_rng(seed)
-    return Rule(
+    return ZRule(
         0.5 - 0.1 * rng.random(2 * upto),
         0.03 + 0.1 * rng.random(2 * upto),
         by_longer,

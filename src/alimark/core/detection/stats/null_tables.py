@@ -23,7 +23,7 @@ from alimark.core._util.arrays import Floats
 from alimark.core._util.files import write_whole
 from alimark.core._util.paths import cache_folder
 from alimark.core.frozen.arithmetic import pack_bits
-from alimark.core.frozen.kernels.types import Rule
+from alimark.core.frozen.kernels.types import ZRule
 from alimark.errors import AlimarkError
 
 ALPHA, BETA = 0.5, 1.5
@@ -147,15 +147,15 @@ def _shares_of_lengths(share: float, longest: int) -> NDArray[np.int64]:
     return np.array([max(1, -(-numerator * n // denominator)) for n in range(longest + 1)])
 
 
-def paper_rule(m: int, longest: int, alpha: float = ALPHA, beta: float = BETA) -> Rule:
+def paper_rule(m: int, longest: int, alpha: float = ALPHA, beta: float = BETA) -> ZRule:
     """The paper's z-score for up to `longest` sentences: mean and standard deviation at the number of sentences."""
     mean, std = null_table(m, longest).upto(longest)
-    return Rule(mean, std, False, *prefix_lengths(longest, alpha, beta))
+    return ZRule(mean, std, False, *prefix_lengths(longest, alpha, beta))
 
 
 def reference_rule(
     m: int, longest: int, alpha: float = ALPHA, beta: float = BETA, table: Path | str | None = None
-) -> Rule:
+) -> ZRule:
     """The public code's z-score: pooled values at the larger of the numbers of sentences and blocks.
 
     Beyond the end of the table its least mean and least standard deviation are used.
@@ -167,4 +167,4 @@ def reference_rule(
     for values, known in ((mean, known_mean), (std, known_std)):
         end = min(size, len(known))
         values[1:end] = np.where(np.isnan(known[1:end]), values[1:end], known[1:end])
-    return Rule(mean, std, True, least, most)
+    return ZRule(mean, std, True, least, most)

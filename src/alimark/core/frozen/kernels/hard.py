@@ -29,8 +29,8 @@ from alimark.core.frozen.kernels.types import (
     Best,
     Limits,
     LocalCosts,
-    Rule,
     Step,
+    ZRule,
 )
 
 _FAR = 1 << 28
@@ -257,7 +257,7 @@ def search(
     blocks: Packed,
     m: int,
     limits: Limits,
-    rule: Rule,
+    rule: ZRule,
     *,
     starts: Ints | None = None,
     texts: Ints | None = None,

@@ -43,7 +43,7 @@ class Limits(NamedTuple):
         return possible and merges <= self.merges and splits <= self.splits and merges + splits <= self.total
 
 
-class Rule(NamedTuple):
+class ZRule(NamedTuple):
     """How an edit distance becomes a z-score: null mean and standard deviation by length, and the prefixes tried.
 
     `mean[n]` and `std[n]` are read at the number of sentences N', or at max(N', L) where `by_longer` is set, L being the

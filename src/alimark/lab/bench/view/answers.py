@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
-from functools import cache
+from functools import cache, lru_cache
 from threading import Lock
 from typing import Literal
 
@@ -40,7 +40,7 @@ class Answers:
     def __init__(self, index: Index) -> None:
         self.index = index
         self._lock = Lock()
-        self._alignment = cache(self._align)
+        self._alignment = lru_cache(1000)(self._align)
         self._report_tables = cache(self._read_tables)
 
     def choices(self) -> JsonObject:

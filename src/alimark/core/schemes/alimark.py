@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from alimark.core.llm.base import LLM
     from alimark.core.rewriting.api import RewriteOptions, Rewriting
 
+    class _RewriteOptions(RewriteOptions, total=False):
+        seed: int | None
+        strength: Strength | None
+        payload: int | None
+
 
 class AliMark(SentenceWatermark[AlignedDetection]):
     """Generates and detects text marked under one AliMark key.
@@ -57,28 +62,10 @@ class AliMark(SentenceWatermark[AlignedDetection]):
         return rule(key, settings, origin)
 
     @overload
-    def rewrite(
-        self,
-        text: str,
-        llm: LLM,
-        *,
-        seed: int | None = ...,
-        strength: Strength | None = ...,
-        payload: int | None = ...,
-        **options: Unpack[RewriteOptions],
-    ) -> Rewriting: ...
+    def rewrite(self, text: str, llm: LLM, **options: Unpack[_RewriteOptions]) -> Rewriting: ...
 
     @overload
-    def rewrite(
-        self,
-        text: list[str],
-        llm: LLM,
-        *,
-        seed: int | None = ...,
-        strength: Strength | None = ...,
-        payload: int | None = ...,
-        **options: Unpack[RewriteOptions],
-    ) -> list[Rewriting]: ...
+    def rewrite(self, text: list[str], llm: LLM, **options: Unpack[_RewriteOptions]) -> list[Rewriting]: ...
 
     def rewrite(
         self,

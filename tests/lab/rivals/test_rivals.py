@@ -220,6 +220,10 @@ def test_errors_are_answers_for_their_text_alone() -> None:
     assert "no sentence" in str(empty)
     with pytest.raises(AlimarkError, match="unknown detection option"):
         mark.detect(human()[0], restructure="none")
+    with pytest.raises(AlimarkError, match="unknown generation option words; known: sentences, tokens,"):
+        mark.generate("A day.", StandInLLM(), words=3)  # type: ignore[call-overload]
+    with pytest.raises(AlimarkError, match="give `sentences`"):
+        mark.generate("A day.", StandInLLM(), tokens=30)
     with pytest.raises(KeyFileError, match="not alimark"):
         AliMark(key_of("semstamp"), embedder=EMBEDDER)
     with pytest.raises(KeyFileError, match="not pmark"):

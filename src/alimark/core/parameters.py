@@ -201,6 +201,10 @@ SCHEMES: Registry[type[Watermark]] = Registry(
 """Watermark classes by name, AliMark first. Packages add more by entry points of the group `alimark.schemes`."""
 
 
+_PARAMETERS = {"alimark": "alimark.core.frozen.parameters:AliMarkParameters"}
+"""Parameter classes that are read without the watermark class: that of AliMark loads the detector, which no key needs."""
+
+
 def watermark_class(scheme: str) -> type[Watermark]:
     """The watermark class of a scheme; raises KeyFileError if there is no such scheme or its package cannot be loaded."""
     if scheme not in SCHEMES:
@@ -224,7 +228,7 @@ def parameters_class(scheme: str) -> type[SchemeParameters]:
         >>> parameters_class("semstamp").of({"margin": 0.1})
         SemStampParameters(hyperplanes=3, ratio=0.25, margin=0.1)
     """
-    if scheme == "alimark":  # its class loads the detector, which a program that only reads keys does not need
-        module = import_module("alimark.core.frozen.parameters")
-        return cast(type[SchemeParameters], module.AliMarkParameters)
-    return watermark_class(scheme).Parameters
+    if scheme not in _PARAMETERS:
+        return watermark_class(scheme).Parameters
+    module, _, name = _PARAMETERS[scheme].partition(":")
+    return cast(type[SchemeParameters], getattr(import_module(module), name))

@@ -144,7 +144,7 @@ class Attack(ABC):
     """The name of the preset, empty without one. An attack with presets has a setting of this name."""
 
     @classmethod
-    def of(cls, **settings: Any) -> Self:
+    def of(cls, **settings: object) -> Self:
         """Makes the attack from the settings that are given, those of the preset and the defaults, in this order of precedence.
 
         Raises:
@@ -154,7 +154,8 @@ class Attack(ABC):
         if preset and preset not in cls.presets:
             known = ", ".join(cls.presets) or "none"
             raise AttackError(f"{cls.name} has no preset {preset!r}; there is: {known}")
-        return cls(**{**cls.presets.get(preset, {}), **settings})
+        chosen: dict[str, Any] = {**cls.presets.get(preset, {}), **settings}
+        return cls(**chosen)
 
     @property
     def follows_public_code(self) -> bool:

@@ -270,8 +270,8 @@ class PMark(SentenceRival):
 def _drawn_while_room(requests: Sequence[Request], llm: LLM, over: FirstSentence) -> list[list[Draw]]:
     """The draws of the first requests, up to the one whose context leaves the model no room; contexts grow.
 
-    All requests are drawn in one call, since a model draws for many contexts in hardly more time than for one. If one has no
-    room, the call is repeated for halves.
+    All requests are drawn in one call, since a model draws for many contexts in hardly more time than for a single context.
+    Where a context has no room, the call is repeated for halves.
     """
     try:
         return llm.draw(requests, Sampling(), over) if requests else []

@@ -54,8 +54,7 @@ def detect_batch(
         embedder: The embedder that the keys name.
         settings: How to search. All its random keys are drawn, however many keys there are.
         best: The most detections for a text.
-        tried: The number of keys for which p-values are corrected, by default that of `keys`; it is larger where further
-            keys are tried on the same texts elsewhere.
+        tried: The number of all keys that are tried on the texts, for which p-values are corrected; by default that of `keys`.
         llm: The chat model of learned restructuring.
         times: The seconds of each stage are added to this counter.
         beat: Called before every step that a single text can make long.

@@ -102,10 +102,8 @@ def detect(
     """
     if not keys:
         raise AlimarkError("no keys were given; give at least one")
-    from alimark.core.detection.pipeline import detect_batch
     from alimark.core.detection.preparing import alike
 
-    answer: Sequence[Detection] | AlimarkError
     detections: list[Detection] = []
     for group in alike(keys):
         # An embedder that is given serves the keys that name it; keys of other embedders load theirs.
@@ -116,12 +114,22 @@ def detect(
         chosen = detection_settings(mark.scheme, mark.settings, shared, {**options})
         # 200 random keys for each key with the usual 1000 draws, and more in proportion where a stricter rate asked for more.
         chosen = replace(chosen, draws=draws_for_keys(chosen.draws, len(keys)))
-        if isinstance(chosen, DetectionSettings):
-            [answer] = detect_batch([text], group, mark.embedder, chosen, best=best, tried=len(keys), llm=llm)
-        else:
-            [alone] = mark.detect_batch([text], chosen, llm=llm)
-            answer = alone if isinstance(alone, AlimarkError) else [alone.corrected(len(keys))]
-        if isinstance(answer, AlimarkError):
-            raise answer
-        detections += answer
+        detections += _detect_group(mark, text, group, chosen, best, len(keys), llm)
     return best_first(detections)[:best]
+
+
+def _detect_group(
+    mark: Watermark, text: str, keys: Sequence[Key], settings: RandomKeys, best: int, tried: int, llm: LLM | None
+) -> Sequence[Detection]:
+    """The detections under the best keys of a group that can share one embedding; `tried` is the number of all keys."""
+    from alimark.core.detection.pipeline import detect_batch
+
+    answer: Sequence[Detection] | AlimarkError
+    if isinstance(settings, DetectionSettings):
+        [answer] = detect_batch([text], keys, mark.embedder, settings, best=best, tried=tried, llm=llm)
+    else:
+        [alone] = mark.detect_batch([text], settings, llm=llm)
+        answer = alone if isinstance(alone, AlimarkError) else [alone.corrected(tried)]
+    if isinstance(answer, AlimarkError):
+        raise answer
+    return answer

@@ -42,8 +42,9 @@ def test_names_hold_after_submodules_are_imported() -> None:
     assert callable(alimark.load)
 
 
-def test_import_is_light() -> None:
-    code = "import sys, alimark; print(any(m in sys.modules for m in ('torch', 'numpy', 'numba', 'transformers')))"
+@pytest.mark.parametrize("module", ["alimark", "alimark.cli.main"])
+def test_import_is_light(module: str) -> None:
+    code = f"import sys, {module}; print(any(m in sys.modules for m in ('torch', 'numpy', 'numba', 'transformers')))"
     assert python(code).strip() == "False"
 
 

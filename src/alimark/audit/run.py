@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from alimark.audit import summary
 from alimark.audit.answers import tests_made
@@ -35,17 +35,24 @@ _ROUNDS = 6
 """The most rounds of testing again with more random keys."""
 
 
-class AuditProgress:
-    """Receives what an audit does, and shows nothing; the command line has one that shows it."""
+class AuditProgress(Protocol):
+    """Receives what an audit does; the command line shows it."""
 
     def planned(self, works: int, done: int) -> None:
         """Called once, with the units of work and those that an earlier run finished."""
+        return
 
     def step(self, documents: int, share: float) -> None:
         """Called with the documents that were answered, and the share of a unit of work that is done with them."""
+        return
 
     def fault(self, message: str) -> None:
         """Called with a fault, such as a lost worker."""
+        return
+
+
+class _Silent(AuditProgress):
+    """Shows nothing."""
 
 
 @dataclass
@@ -100,7 +107,7 @@ def run(
     Raises:
         AlimarkError: The inputs cannot be read, or the output belongs to another audit.
     """
-    progress = progress or AuditProgress()
+    progress = progress or _Silent()
     started = time.perf_counter()
     into_folder = is_folder(audit.output)
     if cluster is not None and (llm is not None or not into_folder):

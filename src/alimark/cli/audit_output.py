@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from alimark.audit.run import AuditProgress
 from alimark.cli import show
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ _MAX_NAMED = 20
 _LONGEST_NAME = 60
 
 
-class AuditBar(AuditProgress):
+class AuditBar:
     """Shows the share of an audit that is done, the documents answered and their rate."""
 
     def __init__(self, progress: Progress) -> None:
@@ -29,6 +28,7 @@ class AuditBar(AuditProgress):
         self._done = 0.0
 
     def planned(self, works: int, done: int) -> None:
+        """Begins, with the units of work and those that an earlier run finished."""
         self._works, self._done = works, done
         if done:
             show.note(f"{done} of {works} blocks were done before")
@@ -36,6 +36,7 @@ class AuditBar(AuditProgress):
         self._started = time.perf_counter()
 
     def step(self, documents: int, share: float) -> None:
+        """Counts documents that were answered, and the share of a unit of work that is done with them."""
         self._documents += documents
         self._done += share
         rate = self._documents / (time.perf_counter() - self._started)
@@ -45,6 +46,7 @@ class AuditBar(AuditProgress):
         self._ticker.tick(f"{described}, {percent:.0f}%")
 
     def fault(self, message: str) -> None:
+        """Prints a fault, such as a lost worker, unless there were many."""
         self._faults += 1
         if self._faults <= _MAX_FAULTS:
             show.note(f"note: {message}")

@@ -126,12 +126,15 @@ def test_the_search_is_long_enough_for_every_start() -> None:
     assert excerpt_length(key, SETTINGS) == SETTINGS.max_blocks + 13
 
 
-@pytest.mark.parametrize("change", ["drop", "move", "insert", "split"])
+@pytest.mark.parametrize("change", ["drop", "merge", "move", "insert", "split"])
 def test_the_mark_survives(change: str) -> None:
     key = key_of()
     changed = written(key, 16)
     if change == "drop":
         del changed[3:7]
+    elif change == "merge":
+        changed[1:3] = [changed[1].rstrip(".!?") + " and " + changed[2]]
+        changed[6:8] = [changed[6].rstrip(".!?") + " and " + changed[7]]
     elif change == "move":
         changed[2], changed[9] = changed[9], changed[2]
     elif change == "split":
@@ -141,7 +144,7 @@ def test_the_mark_survives(change: str) -> None:
     assert mark_of(key).detect(" ".join(changed)).verdict() == "found"
 
 
-@pytest.mark.parametrize(("run", "offsets"), [(4, 1), ((1, 2, 4), 6)])
+@pytest.mark.parametrize(("run", "offsets"), [(6, 1), ((1, 2, 4), 6)])
 def test_p_values_are_uniform_over_keys(run: object, offsets: int) -> None:
     """Random keys have the runs of the key, or their scores would vary less than those of keys do."""
     texts = [" ".join(written(None, 8, seed=seed)) for seed in range(8)]

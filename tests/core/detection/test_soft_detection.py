@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 import oracle
 from alimark import AliMark, Key, detect
@@ -55,32 +54,6 @@ def test_the_mark_is_found_and_not_without_the_key(mark: AliMark, sentences: lis
     assert AliMark(soft_key(1), embedder=EMBEDDER).detect(" ".join(sentences)).p_value > 0.01
     kinds = [(step.kind, step.sentences, step.block) for step in detection.alignment]
     assert sum(kind == ("match", (i,), i) for i, kind in enumerate(kinds, 1)) >= 10
-
-
-@pytest.mark.parametrize("change", ["drop", "merge", "move", "insert"])
-def test_the_mark_survives(mark: AliMark, sentences: list[str], change: str) -> None:
-    changed = list(sentences)
-    if change == "drop":
-        del changed[3:6]
-    elif change == "merge":
-        changed[1:3] = [changed[1].rstrip(".!?") + " and " + changed[2]]
-        changed[6:8] = [changed[6].rstrip(".!?") + " and " + changed[7]]
-    elif change == "move":
-        changed[2], changed[9] = changed[9], changed[2]
-    else:
-        changed[4:4] = written(None, 3, seed=77)
-    assert mark.detect(" ".join(changed)).verdict() == "found"
-
-
-def test_p_values_are_uniform_over_keys() -> None:
-    texts = [" ".join(written(None, 8, seed=seed)) for seed in range(12)]
-    values = [
-        AliMark(soft_key(number), embedder=EMBEDDER).detect(text, draws=199).p_randomised
-        for text in texts
-        for number in range(10)
-    ]
-    # Values of one text hang together a little over keys: their vectors differ, their text does not.
-    assert stats.kstest(values, "uniform").pvalue > 0.001
 
 
 def test_whose_key_it_was(sentences: list[str]) -> None:

@@ -103,15 +103,7 @@ class Key:
 
     @classmethod
     def _of(cls, content: KeyContent) -> Key:
-        return cls(
-            content.secret,
-            parameters=content.parameters,
-            embedder=content.embedder,
-            fingerprint=content.fingerprint,
-            splitter=content.splitter,
-            fitted=content.fitted,
-            arrays=content.arrays,
-        )
+        return cls(**vars(content))
 
     # Making keys
 

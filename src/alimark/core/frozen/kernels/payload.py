@@ -1,6 +1,6 @@
 """Compiled kernels for payloads: the score of a text under a key whose payload is not known, and the likeliest payloads.
 
-Only the first bits of a block are the same for all payloads (`keys.payload_code`). A text is scored in three steps:
+Only the first bits of a block are the same for all payloads (`frozen.payload_code`). A text is scored in three steps:
 
 1. Forward pass over these constant bits, with all rules. A backward pass under the likeliest rule says how likely each
    sentence carries each block.

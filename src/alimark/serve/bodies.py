@@ -10,7 +10,6 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Coroutine
-from typing import Any
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
@@ -33,7 +32,7 @@ _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[][{},]', re.DOTALL)
 class BoundedRoute(APIRoute):
     """A route that gets its requests with a body that was read and, where it takes JSON, parsed."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    def get_route_handler(self) -> Callable[[Request], Coroutine[None, None, Response]]:
         handle, takes_json = super().get_route_handler(), self.body_field is not None
 
         async def handle_bounded(request: Request) -> Response:

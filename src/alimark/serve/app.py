@@ -17,6 +17,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import FileResponse, HTMLResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.staticfiles import StaticFiles
 
 import alimark
 from alimark.serve import api, openai, responses, schemas
@@ -27,8 +28,6 @@ from alimark.serve.log import set_up_log
 from alimark.serve.service import Service
 
 PAGE = Path(__file__).with_name("page")
-_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
-          ".svg": "image/svg+xml"}  # fmt: skip
 _ERRORS = {
     400: "The body is not valid JSON.",
     401: "The token is missing or unknown.",
@@ -78,8 +77,7 @@ def create_app(service: Service) -> FastAPI:
     app.include_router(openai.router)
     app.include_router(responses.router)
     app.include_router(api.router)
-    _add_page(app)
-    _add_docs(app)
+    _add_pages(app)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_middleware(Gate, service=service)
@@ -91,25 +89,18 @@ def create_app(service: Service) -> FastAPI:
     return app
 
 
-def _add_page(app: FastAPI) -> None:
-    """Adds a route for each file of the web page, so that no other file can be requested."""
-    for file in sorted(PAGE.iterdir()):
-        if file.suffix in _TYPES:
-            path = "/" if file.name == "index.html" else f"/page/{file.name}"
+def _add_pages(app: FastAPI) -> None:
+    """Adds the web page with its files, and the page /docs, which describes the endpoints."""
 
-            def send(file: Path = file) -> Response:
-                return FileResponse(file, media_type=_TYPES[file.suffix])
+    async def page() -> Response:
+        return FileResponse(PAGE / "index.html")
 
-            app.add_api_route(path, send, methods=["GET"], include_in_schema=False, response_class=FileResponse)
-
-
-def _add_docs(app: FastAPI) -> None:
-    """Adds the page /docs, which describes the endpoints."""
-
-    def docs() -> Response:
+    async def docs() -> Response:
         return HTMLResponse(docs_page(app.openapi()))
 
+    app.add_api_route("/", page, methods=["GET"], include_in_schema=False, response_class=FileResponse)
     app.add_api_route("/docs", docs, methods=["GET"], include_in_schema=False, response_class=HTMLResponse)
+    app.mount("/page", StaticFiles(directory=PAGE))
 
 
 def _response(error: ApiError) -> Response:

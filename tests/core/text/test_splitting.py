@@ -160,6 +160,7 @@ def test_splitters_are_named() -> None:
 def test_other_splitters(name: str) -> None:
     pytest.importorskip(name)
     assert splitter(name).sentences("He left. She stayed! Why?") == ["He left.", "She stayed!", "Why?"]
+    assert splitter(name)._spans("") == [], "blingfire alone fails on an empty text"
 
 
 def test_a_long_text_is_split_in_seconds() -> None:

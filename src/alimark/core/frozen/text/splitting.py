@@ -71,7 +71,8 @@ def _blingfire() -> Finder:
         raise MissingExtra("blingfire", "splitters") from None
 
     def spans(text: str) -> Spans:
-        return [(int(a), int(b)) for a, b in blingfire.text_to_sentences_and_offsets(text)[1]]
+        # The library fails on an empty text.
+        return [(int(a), int(b)) for a, b in blingfire.text_to_sentences_and_offsets(text)[1]] if text else []
 
     return spans
 

@@ -38,6 +38,7 @@ from alimark.testing import StandInEmbedder, StandInLLM
 from commands import Run
 
 REPOSITORY = Path(__file__).parents[1]
+SOURCE = REPOSITORY / "src" / "alimark"
 ROOT = typer.main.get_command(app)
 GENERATED = {"docs/reference/cli.md", "docs/reference/http.md"}
 _SHELL = re.compile(r"(alimark|pip|python|make|cat|curl|time|git|docker|podman|\.venv/\S+) ")
@@ -266,6 +267,21 @@ def test_links_between_pages_lead_somewhere() -> None:
         missing += [f"{page}: {target}" for target in _LINK.findall(text) if not (file.parent / target).exists()]
     generated = {str(Path(name).relative_to("docs")) for name in GENERATED}
     assert [link for link in missing if not link.endswith(tuple(generated))] == []
+
+
+def test_files_that_documents_name_exist_and_hold_what_they_say() -> None:
+    """Behind a file in backticks stand names that it defines, as in "`core/keys/files.py`, `decode`", or a test after "::"."""
+    problems = []
+    for page in [*pages(), "ARCHITECTURE.md"]:
+        text = (REPOSITORY / page).read_text(encoding="utf-8")
+        for path, name, test in re.findall(r"`((?:\w+/)+(?:\w+\.py)?)(?:`, `([\w.]+)`|::(\w+)`|`)", text):
+            file = next((root / path for root in (SOURCE, REPOSITORY) if (root / path).exists()), None)
+            wanted = name.rpartition(".")[2] or test
+            if file is None:
+                problems.append(f"{page}: there is no {path}")
+            elif wanted and not re.search(rf"\b{wanted}\b", file.read_text(encoding="utf-8")):
+                problems.append(f"{page}: {path} has no {wanted}")
+    assert problems == []
 
 
 def test_every_public_name_is_in_the_reference() -> None:

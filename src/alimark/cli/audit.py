@@ -72,8 +72,6 @@ def audit(
     draws: options.Draws = None,
     tail: options.Tail = False,
     null: options.Null = "paper",
-    null_file: options.NullFile = None,
-    max_blocks: options.MaxBlocks = 100,
     precision: options.Precision = "auto",
     text_field: TextField = "text",
     by: By = "",
@@ -107,9 +105,7 @@ def audit(
     from alimark.core.keys.folder import load_keys
 
     keys = load_keys(key)
-    search = options.SearchOptions(
-        fpr, excerpt, restructure, llm, variants, draws, tail, null, null_file, max_blocks, precision
-    )
+    search = options.SearchOptions(fpr, excerpt, restructure, llm, variants, draws, tail, null, precision)
     task = Audit.of(keys, [*(inputs or []), *(more_inputs or [])], output or "", search.settings(keys), draws)
     task = replace(
         task, fpr=fpr, fdr=fdr, first_pass=_first_pass(first_pass, keys, llm), text_field=text_field, by=by, device=device,

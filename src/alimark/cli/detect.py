@@ -56,8 +56,6 @@ def detect(
     draws: options.Draws = None,
     tail: options.Tail = False,
     null: options.Null = "paper",
-    null_file: options.NullFile = None,
-    max_blocks: options.MaxBlocks = 100,
     precision: options.Precision = "auto",
     report: ReportFile = None,
     calibration: Calibration = None,
@@ -86,9 +84,9 @@ def detect(
     from alimark.core.keys.folder import load_keys
 
     keys = load_keys(key)
-    settings = options.SearchOptions(
-        fpr, excerpt, restructure, llm, variants, draws, tail, null, null_file, max_blocks, precision
-    ).settings(keys)
+    settings = options.SearchOptions(fpr, excerpt, restructure, llm, variants, draws, tail, null, precision).settings(
+        keys
+    )
     if not files:
         raise AlimarkError("name a text file, or - for standard input")
     if report is not None:

@@ -111,11 +111,6 @@ Null = Annotated[
         help="Mean and deviation behind z: paper (the rule of the paper) or reference (the table of the public code)."
     ),
 ]
-NullFile = Annotated[
-    Path | None,
-    typer.Option(help="Table of means and deviations to use with --null reference in place of the built-in one."),
-]
-MaxBlocks = Annotated[int, typer.Option(help="Blocks of the key in which passages are looked for.")]
 Precision = Annotated[
     str,
     typer.Option(
@@ -160,8 +155,6 @@ class SearchOptions:
     draws: int | None
     tail: bool
     null: str
-    null_file: Path | None
-    max_blocks: int
     precision: str = "auto"
 
     def settings(self, keys: Sequence[Key]) -> RandomKeys:
@@ -179,7 +172,7 @@ class SearchOptions:
         search = settings.search if self.excerpt is None else "whole"
         if settings != DetectionSettings(**common, passage_fpr=settings.passage_fpr, search=search):
             raise AlimarkError(
-                "--excerpt, --restructure, --null, --max-blocks and --precision belong to AliMark's search; leave them out for "
+                "--excerpt, --restructure, --null and --precision belong to AliMark's search; leave them out for "
                 "keys of other schemes"
             )
         return RandomKeys(**common)
@@ -197,9 +190,7 @@ class SearchOptions:
         return DetectionSettings(
             restructure=self._limits(),
             null=self.null,  # type: ignore[arg-type]  # checked by the settings
-            null_file=self.null_file,
             tail=self.tail,
-            max_blocks=self.max_blocks,
             search="auto" if self.excerpt is None else search,
             passage_fpr=self.fpr,
             draws=default_draws if self.draws is None else self.draws,

@@ -16,7 +16,7 @@ from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.loading import load_embedder
 from alimark.core.generation.api import Finished, GenerationSettings, Prompt
 from alimark.core.keys.key import Key, Sealed
-from alimark.core.llm import load_llm
+from alimark.core.llm import is_served, load_llm
 from alimark.core.schemes.api import generate_many, load
 from alimark.errors import LLMError
 
@@ -117,7 +117,7 @@ class Replicas:
             names = self._llms or [llm]
             builders: list[Builder] = [partial(Writer, name, options) for name in names]
             # A replica that asks a server needs no GPU.
-            asks = all(name.startswith("openai:") for name in names)
+            asks = all(map(is_served, names))
             self._pool = RayPool(builders, replace(self._cluster, gpus=0.0) if asks else self._cluster)
             self._serves = serves
         return self._pool

@@ -26,8 +26,11 @@ __all__ = [
     "Sampling",
     "StopCondition",
     "check_llm",
+    "is_served",
     "known_llm",
     "load_llm",
+    "may_give_next_tokens",
+    "plain_name",
 ]
 
 DEFAULT_LLM = "smollm2-135m"
@@ -113,6 +116,27 @@ def known_llm(name: str) -> Entry | None:
         llms = ", ".join(entry.name for entry in store.entries().values() if entry.kind == "llm")
         raise LLMError(f"{name} is not a language model but of the kind {known.kind}; language models are: {llms}")
     return known
+
+
+def plain_name(llm: str) -> str:
+    """The name of a language model without an engine of files in front of it.
+
+    Example:
+        >>> plain_name("transformers:smollm2-135m")
+        'smollm2-135m'
+    """
+    engine, _, model = llm.partition(":")
+    return model if model and engine in _ENGINES_OF_FILES else llm
+
+
+def is_served(llm: str) -> bool:
+    """Whether a language model, by its name, runs on a server, so that this process needs no GPU for it."""
+    return llm.startswith("openai:")
+
+
+def may_give_next_tokens(llm: str) -> bool:
+    """Whether a language model may offer its next tokens (`base.OffersNextTokens`), as far as its name tells."""
+    return llm.partition(":")[0] not in ("openai", "vllm", "stand-in")
 
 
 def _registered(engine: str, has_model: bool) -> bool:

@@ -106,7 +106,7 @@ class Llm(_Part):
     @property
     def model(self) -> str:
         """The name of the model without the engine in front of it."""
-        from alimark.lab.rivals.tokens import plain_name
+        from alimark.core.llm import plain_name
 
         return plain_name(self.name)
 

@@ -11,7 +11,7 @@ from alimark.core.embedding.loading import check_embedder, split_prefix
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.core.keys.fitted import Fitted
 from alimark.core.keys.key import DEFAULT_EMBEDDER, Key
-from alimark.core.llm import check_llm
+from alimark.core.llm import check_llm, may_give_next_tokens, plain_name
 from alimark.core.models import store
 from alimark.core.parameters import parameters_class
 from alimark.core.schemes.registry import scheme
@@ -21,14 +21,12 @@ from alimark.lab.bench.jobs import Plan
 from alimark.lab.bench.models import diversity_embedder, embedder_name, learns
 from alimark.lab.bench.recipe import OneAttack, Recipe, WatermarkRow, attacks, token_level, variants
 from alimark.lab.bench.workspace import STAGES
-from alimark.lab.rivals.tokens import load_tokenizer, plain_name
+from alimark.lab.rivals.tokens import load_tokenizer
 
 if TYPE_CHECKING:
     from alimark.lab.bench.run import Run
 
 _TORCH = (("torch", "transformers"), ("transformers", "transformers"))
-_WITHOUT_PROBABILITIES = ("openai", "vllm", "stand-in")
-"""Engines that do not give the token probabilities that a token-level watermark needs."""
 
 
 def needs(recipe: Recipe, run: Run | None = None) -> Needs:
@@ -193,8 +191,7 @@ def _check_device(name: str) -> None:
 
 
 def _check_engine(llm: str) -> None:
-    engine = llm.partition(":")[0]
-    if engine in _WITHOUT_PROBABILITIES:
+    if not may_give_next_tokens(llm):
         raise LLMError(
             f"{llm} does not return token probabilities, which a token-level watermark needs; load the model with "
             "transformers or llama.cpp, e.g. --set llm=transformers:smollm2-135m"

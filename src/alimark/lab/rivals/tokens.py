@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from alimark.core._util.files import write_whole
 from alimark.core._util.paths import cache_folder
+from alimark.core.llm import plain_name
 from alimark.errors import KeyMismatch, MissingExtra, ModelError
 
 Ids = NDArray[np.int64]
@@ -20,7 +21,6 @@ SAMPLE = "The keeper's map, 12.5 miles wide (or so), was older than the town."
 """A text that different tokenizers encode differently."""
 
 _PARTS = ("model", "normalizer", "pre_tokenizer", "added_tokens")
-_ENGINES = ("transformers:", "llama.cpp:", "vllm:")
 
 
 class TextTokenizer:
@@ -73,16 +73,6 @@ def _fingerprint(content: dict[str, object]) -> str:
 def vocabulary_of(tokenizer_json: str) -> str:
     """The fingerprint of a tokenizer from the JSON text of its tokenizer.json."""
     return _fingerprint(json.loads(tokenizer_json))
-
-
-def plain_name(llm: str) -> str:
-    """The name of a language model without the engine in front of it.
-
-    Example:
-        >>> plain_name("transformers:smollm2-135m")
-        'smollm2-135m'
-    """
-    return next((llm[len(engine) :] for engine in _ENGINES if llm.startswith(engine)), llm)
 
 
 def load_tokenizer(name: str | Path) -> TextTokenizer:

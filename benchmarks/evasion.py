@@ -7,9 +7,9 @@
     python benchmarks/evasion.py --output evasion --count-sentences        # without models: which sentences are read again
     python benchmarks/evasion.py --output evasion --stand-in               # stand-in models without weights, within a minute
 
-Soft texts are written under version-3 keys, hard ones under keys of the paper. "before" reads a text as it stands, as earlier
-releases did; "after" is what `detect` does now (docs/generating.md). Found means a p-value of at most 0.01. DESTROYED names
-transformations that leave no text to read.
+Soft texts are written under keys of today, hard ones under keys of the paper. "before" is the first reading alone, which
+normalises the text; "after" is what `detect` does, with further readings (docs/generating.md). Found means a p-value of at most
+0.01. DESTROYED names transformations that leave no text to read.
 
 Texts and the vectors of their units are kept in the folder, so that a second run only detects. results.json there keeps the
 figures of earlier runs where a later one does not replace them: `--after-only` spares the first reading alone.

@@ -56,6 +56,7 @@ def test_both_backends_find_the_same(mark: AliMark, generation: Generation) -> N
 
 
 def test_ten_megabytes(mark: AliMark) -> None:
-    assert mark.detect("word " * 2_000_000).verdict() == "too short to tell"
-    with pytest.raises(LimitError, match="cut it into parts"):
-        mark.detect("This is one of very many short sentences here. " * 220_000)
+    """Words without a full stop are cut into sentences, so both texts have too many."""
+    for text in ("word " * 2_000_000, "This is one of very many short sentences here. " * 220_000):
+        with pytest.raises(LimitError, match="cut it into parts"):
+            mark.detect(text)

@@ -1,14 +1,14 @@
 """Makes the table of look-alike letters that normalisation reads as Latin, which ships with the package.
 
     pip install confusable-homoglyphs
-    python tools/confusables.py                # writes src/alimark/core/frozen/text/confusables.json
+    python tools/confusables.py                # writes src/alimark/core/text/confusables.json
 
 The package `confusable-homoglyphs` holds the Unicode table of confusables (UTS #39). Kept are letters outside ASCII that look
 like a single ASCII letter. Left out are letters with a compatibility form, which NFKC handles, and Latin letters of ordinary
 orthographies, such as the dotless i. `MORE` adds look-alikes that the Unicode table does not list because the two letters
 differ in a common font, and small capitals, which are found by their names.
 
-A table that was released never changes for the text version that uses it, since keys rely on it.
+Keys do not rely on the table: it serves the reading without disguises.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import unicodedata
 from importlib import metadata, resources
 from pathlib import Path
 
-FILE = Path(__file__).resolve().parent.parent / "src/alimark/core/frozen/text/confusables.json"
+FILE = Path(__file__).resolve().parent.parent / "src/alimark/core/text/confusables.json"
 MORE = {
     "b": "вβ", "d": "đԁ", "e": "εєҽ", "f": "ƒϝ", "h": "һнћ", "i": "ιі", "k": "кκ", "m": "мﻡ", "n": "пηή", "o": "σөо", "r": "гɾ",
     "t": "тτ", "u": "υμцս", "w": "ωшԝ", "x": "χхж", "y": "уγч", "z": "ʐ", "E": "Є", "K": "Ҝ", "N": "И", "R": "Я",

@@ -1,5 +1,7 @@
 """Compiled kernels for hard bits: block edit distance, search over restructurings, local search, and their tracebacks.
 
+Frozen: what it computes, to the last bit, since scores of marked texts rest on it; it may become faster.
+
 A text is an array of its units' packed bits: `units[i, m, q]` are the bits of the run of sentences i-m..i, where the code q
 says whether the run starts in the middle of its first sentence (1) or ends in the middle of its last (2). So `units[i, 0, 0]`
 is sentence i, `units[i, 1, 0]` the merge of i-1 and i, `units[i, 0, 2]` the left and `units[i, 0, 1]` the right half of i.

@@ -1,5 +1,7 @@
 """A Numba type that holds one number for each of several keys, so that a kernel scores these keys with one instruction.
 
+Frozen: what it computes, to the last bit, since the kernels rest on it; it may become faster.
+
 LLVM does not find by itself that the loops of the forward pass can run over several keys at a time, since it cannot rule out
 that their arrays overlap. With this type, the same source is compiled for one key (an array of numbers) and for `LANES` keys
 (an array whose last axis has that length, one lane a key). Every lane is computed as a single number would be, with the same

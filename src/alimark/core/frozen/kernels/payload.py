@@ -1,5 +1,7 @@
 """Compiled kernels for payloads: the score of a text under a key whose payload is not known, and the likeliest payloads.
 
+Frozen: what it computes, to the last bit, since payloads are read by it; it may become faster.
+
 Only the first bits of a block are the same for all payloads (`frozen.payload_code`). A text is scored in three steps:
 
 1. Forward pass over these constant bits, with all rules. A backward pass under the likeliest rule says how likely each

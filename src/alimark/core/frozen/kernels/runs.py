@@ -1,5 +1,7 @@
 """Compiled kernels for texts whose sentence ends are not known: the likelihood of a text under a key, summed over them.
 
+Frozen: what it computes, to the last bit, since scores of texts read by clauses rest on it; it may become faster.
+
 A text is an array of pieces. `chances[i, r]` is the probability that a sentence which begins with piece i - r ends with piece
 i, and 0 where there is no such unit; `tables[i, r]` are the lookup tables of that unit (`soft.worth_tables`). The sum runs over
 all ways to make sentences of the pieces and over all alignments of these with the blocks.

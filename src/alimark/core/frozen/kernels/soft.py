@@ -1,5 +1,7 @@
 """Compiled kernels for soft decisions: the likelihood of a text under a key, the likeliest alignment, local search.
 
+Frozen: what it computes, to the last bit, since scores of marked texts rest on it; it may become faster.
+
 A text is an array of its sentences' projections. The kernels read them from lookup tables (see `worth_tables`), computed once
 for a text and used for every key. A sentence's worth for a block has mean 0 and standard deviation 1 over random blocks.
 

@@ -1,4 +1,7 @@
-"""The types and codes that the alignment kernels take and return. Importing this module does not load Numba."""
+"""The types and codes that the alignment kernels take and return. Importing this module does not load Numba.
+
+Frozen: the codes stand in what the kernels compute.
+"""
 
 from __future__ import annotations
 

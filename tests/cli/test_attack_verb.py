@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -218,27 +213,3 @@ def test_the_help_shows_the_defaults(run: Run) -> None:
     assert "qwen2.5-coder-1.5b]" in out
     _, out, _ = run("pegasus", "--help")
     assert "--no-sample" in out
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
-@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_a_run_that_is_interrupted_or_killed_goes_on(
-    many: Path, tmp_path: Path, sent: signal.Signals, status: int
-) -> None:
-    many.write_text("".join(json.dumps({"id": i, "text": text(i, 60)}) + "\n" for i in range(400)), "utf-8")
-    out = tmp_path / "out.jsonl"
-    words = [sys.executable, "-m", "alimark", "attack", "split", "--input", str(many), "--output", str(out)]
-    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
-    process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 60
-    while not (out.exists() and out.stat().st_size > 20_000) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.send_signal(sent)
-    errors = process.communicate(timeout=60)[1]
-    assert process.returncode == status
-    assert (b"interrupted; what was finished is kept" in errors) == (sent == signal.SIGINT)
-    before = len(out.read_text("utf-8").splitlines())
-    assert 0 < before <= 400
-    subprocess.run(words, env=environment, check=True, capture_output=True)
-    found = records(out)
-    assert [record["id"] for record in found] == [f"{i}/split@0.3" for i in range(400)]

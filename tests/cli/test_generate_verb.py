@@ -88,20 +88,7 @@ def test_many_prompts_resume_by_id(run: Run, key_file: Path, tmp_path: Path) -> 
         {"id": 4, "prompt": "Four.", "tag": "x"},
     ]
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    words = [
-        "-k",
-        key_file,
-        "--input",
-        source,
-        "--output",
-        output,
-        "--sentences",
-        2,
-        "--candidates",
-        4,
-        "--seed",
-        1,
-    ]
+    words = ["-k", key_file, "--input", source, "--output", output, "--sentences", 2, "--candidates", 4, "--seed", 1]
     first = run("generate", *words, "--json")
     assert json.loads(first.out) == {"written": 3, "skipped": 0, "failed": 1, "short": 0}
     before = output.read_bytes()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from services import Running
@@ -87,16 +86,6 @@ def test_a_bad_text_among_good_ones(running: Running, texts: list[str]) -> None:
         assert [answer[0]["verdict"], answer[2]["verdict"]] == ["found", "found"]
         assert client.post("/v1/detect", json={"input": endless, "search": "whole"}).status_code == 413
         assert client.post("/v1/detect", json={"input": " \n"}).status_code == 422
-
-
-def test_passages_of_a_longer_text(running: Running, texts: list[str]) -> None:
-    plain = " ".join(f"Nobody spoke of item {i} on the long list of things." for i in range(20))
-    with running.client("detect") as client:
-        [got] = client.post("/v1/detect", json={"input": f"{plain} {texts[0]} {plain}", "search": "excerpt"}).json()[
-            "results"
-        ]
-    assert got["verdict"] == "found"
-    assert any(passage["first"] <= 32 and passage["last"] >= 21 for passage in got["passages"])
 
 
 def test_a_long_text_is_searched_for_passages_by_itself(running: Running, texts: list[str]) -> None:
@@ -192,18 +181,6 @@ def test_an_error_of_the_embedder_is_reported_and_the_next_batch_works() -> None
     with pytest.raises(TextError):
         submit(checker, " ")[0].result(10)
     checker.close()
-
-
-def test_many_clients_at_once(running: Running, texts: list[str]) -> None:
-    key = running.key.id
-
-    def verdict(i: int) -> str:
-        with running.client("detect") as client:
-            answer = client.post("/v1/detect", json={"input": texts[i % 6], "keys": [key]})
-            return str(answer.json()["results"][0]["verdict"])
-
-    with ThreadPoolExecutor(16) as pool:
-        assert set(pool.map(verdict, range(64))) == {"found"}
 
 
 def checked(text: str, keys: int, search: str = "auto") -> Check:

@@ -26,7 +26,7 @@ from alimark.serve.checking import Answer, Check, Checker
 from alimark.serve.places import Places, QueueFull
 from alimark.serve.writing import Writers
 from alimark.testing import StandInEmbedder
-from fake_server import Fake, Reply, fake
+from fake_server import KEY, Fake, Reply, fake
 from fixed_texts import fixed_key
 from rewriters import STORY, Rewriter
 
@@ -235,6 +235,8 @@ def test_no_error_tells_the_address_of_the_server(fake: Fake, running: Running) 
                 answer = ask(client, path)
                 assert answer.status_code in (502, 504)
                 assert address not in answer.text
+                assert KEY not in answer.text
             streamed = client.post("/v1/completions", json={"prompt": "So.", "stream": True})
             assert address not in streamed.text
             assert '"error"' in streamed.text
+            assert "[DONE]" not in streamed.text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,20 +47,16 @@ def is_found(running: Running, text: str, key_id: str) -> bool:
     return bool(answer.json()["results"][0]["verdict"] == "found")
 
 
-def test_completion(running: Running, client: Any) -> None:
+def test_completion_plain_and_streamed(running: Running, client: Any) -> None:
     completion = client.completions.create(model="stand-in", prompt="The door opened.", seed=1)
     assert completion.alimark["key_id"] == running.key.id
     assert len(completion.alimark["matches"][0]) == 12
     assert completion.choices[0].finish_reason == "length"
     assert is_found(running, completion.choices[0].text, completion.alimark["key_id"])
-
-
-def test_streamed_completion_says_the_same(client: Any) -> None:
-    plain = client.completions.create(model="stand-in", prompt="The door opened.", seed=1)
     chunks = list(client.completions.create(model="stand-in", prompt="The door opened.", seed=1, stream=True))
-    assert "".join(chunk.choices[0].text for chunk in chunks) == plain.choices[0].text
+    assert "".join(chunk.choices[0].text for chunk in chunks) == completion.choices[0].text
     assert len([chunk for chunk in chunks if chunk.choices[0].text.strip()]) == 12, "sentence by sentence"
-    assert all(chunk.alimark["key_id"] == plain.alimark["key_id"] for chunk in chunks)
+    assert all(chunk.alimark["key_id"] == running.key.id for chunk in chunks)
     assert chunks[-1].choices[0].finish_reason == "length"
 
 
@@ -173,24 +168,6 @@ def test_stop_sequences_plain_and_streamed(client: Any) -> None:
         assert stop not in ("e ", " the ") or words(text) < 80
 
 
-def test_async_clients_at_once(running: Running) -> None:
-    async def ask(seed: int, stream: bool) -> str:
-        async with openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key=running.tokens["generate"]) as client:
-            options = {"model": "stand-in", "messages": ASK, "seed": seed, "max_tokens": 25}
-            if not stream:
-                answer = await client.chat.completions.create(**options)
-                return str(answer.choices[0].message.content)
-            chunks = await client.chat.completions.create(**options, stream=True)
-            return "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
-
-    async def both() -> list[str]:
-        return await asyncio.gather(*(ask(seed, stream) for stream in (False, True) for seed in range(4)))
-
-    texts = asyncio.run(both())
-    assert texts[:4] == texts[4:]
-    assert len(set(texts)) == 4
-
-
 @pytest.mark.parametrize(
     ("options", "field"),
     [
@@ -229,17 +206,6 @@ def test_errors_have_the_classes_of_the_client(running: Running, client: Any) ->
     ):
         with openai.OpenAI(base_url=f"{running.url}/v1", api_key=api_key, max_retries=0) as other, pytest.raises(kind):
             other.models.list()
-
-
-def test_the_client_tries_again_after_the_rate_limit(tmp_path: Any) -> None:
-    with serving(tmp_path, rate=2.0, burst=1) as limited:
-        address = {"base_url": f"{limited.url}/v1", "api_key": limited.tokens["generate"]}
-        with openai.OpenAI(**address, max_retries=0) as impatient:
-            impatient.models.list()
-            with pytest.raises(openai.RateLimitError):
-                impatient.models.list()
-        with openai.OpenAI(**address, max_retries=3) as patient:
-            assert [model.id for model in patient.models.list()] == ["stand-in"]
 
 
 def test_responses(client: Any) -> None:

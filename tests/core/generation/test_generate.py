@@ -221,14 +221,6 @@ def test_progress_streams_the_text() -> None:
     assert pieces[-1].tokens == generation.tokens
 
 
-def test_a_list_of_prompts_gives_a_list() -> None:
-    mark = AliMark(Key.generate(embedder=EMBEDDER, decision="hard"), embedder=EMBEDDER)
-    generations = mark.generate([PROMPT, "Another day began."], StandInLLM(), sentences=2, candidates=4, seed=3)
-    assert [generation.prompt for generation in generations] == [PROMPT, "Another day began."]
-    alone = mark.generate("Another day began.", StandInLLM(), sentences=2, candidates=4, seed=4)
-    assert alone.text == generations[1].text
-
-
 @pytest.mark.parametrize("wrong", [{"sentences": 0}, {"candidates": 0}, {"sentences": 10**6}, {"wave": 0}])
 def test_settings_are_checked(wrong: dict[str, int]) -> None:
     with pytest.raises(AlimarkError):

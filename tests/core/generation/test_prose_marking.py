@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
-from alimark import AliMark, Key
+from alimark import LLM, AliMark, Generation, Key, MarkedSentence
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.llm.base import Draw, Request, Sampling, StopCondition
 from alimark.testing import StandInEmbedder, StandInLLM
 
 EMBEDDER = StandInEmbedder()
+MARK = AliMark(Key.generate(embedder=EMBEDDER, secret=bytes(range(32))), embedder=EMBEDDER)
 BLOCKS = {
     "list": "\n\n- Milk\n- Six eggs\n- Bread\n\n",
     "table": "\n\n| Name | Age |\n| --- | --- |\n| Ann | 12 |\n\n",
@@ -47,38 +49,37 @@ class Scripted(StandInLLM):
         return Draw(rest, len(rest), "length")
 
 
+def write(llm: LLM, **options: Any) -> Generation:
+    """A text of twelve sentences, which the splitter finds again as they were chosen."""
+    generation = MARK.generate("It was late.", llm, sentences=12, candidates=16, seed=2, **options)
+    assert generation.surviving == len(generation.sentences) == 12
+    assert list(generation.sentences) == splitter(MARK.key.splitter).units(generation.text)
+    return generation
+
+
 @pytest.mark.parametrize("kind", ["table", "math", "code"])
 def test_blocks_are_passed_through_and_hold_no_mark(kind: str) -> None:
-    key = Key.generate(embedder=EMBEDDER, secret=bytes(range(32)))
-    mark = AliMark(key, embedder=EMBEDDER)
-    generation = mark.generate("It was late.", Scripted(BLOCKS[kind]), sentences=12, candidates=16, seed=2)
+    pieces: list[MarkedSentence] = []
+    generation = write(Scripted(BLOCKS[kind]), progress=pieces.append)
     assert BLOCKS[kind].strip() in generation.text
-    assert generation.surviving == len(generation.sentences) == 12
-    assert list(generation.sentences) == splitter(key.splitter).units(generation.text)
-    assert mark.detect(generation.text).verdict() == "found"
+    assert "".join(piece.piece for piece in pieces) == generation.text
+    assert len(generation.matches) == 12
+    assert MARK.detect(generation.text).verdict() == "found"
 
 
 @pytest.mark.parametrize("kind", ["list", "quotation"])
 def test_words_behind_layout_are_marked(kind: str) -> None:
-    key = Key.generate(embedder=EMBEDDER, secret=bytes(range(32)))
-    mark = AliMark(key, embedder=EMBEDDER)
-    generation = mark.generate("It was late.", Scripted(BLOCKS[kind]), sentences=12, candidates=16, seed=2)
-    units = splitter(key.splitter).units(generation.text)
-    assert generation.surviving == len(generation.sentences) == 12
-    assert list(generation.sentences) == units
-    assert {"list": "Milk.", "quotation": "Call me Ishmael."}[kind] in units
+    generation = write(Scripted(BLOCKS[kind]))
+    assert {"list": "Milk.", "quotation": "Call me Ishmael."}[kind] in generation.sentences
     assert {"list": "\n- Milk\n- Six eggs\n", "quotation": "\n> Call me Ishmael."}[kind] in generation.text
 
 
 def test_markup_inside_sentences_is_read_as_it_was_chosen() -> None:
-    key = Key.generate(embedder=EMBEDDER, secret=bytes(range(32)))
-    mark = AliMark(key, embedder=EMBEDDER)
-    generation = mark.generate("It was late.", Scripted(), sentences=12, candidates=16, seed=2)
+    generation = write(Scripted())
     assert "**" in generation.text
     assert not any("**" in sentence for sentence in generation.sentences)
-    assert generation.surviving == len(generation.sentences)
-    plain = mark.detect(generation.text.replace("**", ""))
-    assert plain.sentences == mark.detect(generation.text).sentences == generation.sentences
+    plain = MARK.detect(generation.text.replace("**", ""))
+    assert plain.sentences == MARK.detect(generation.text).sentences == generation.sentences
 
 
 def test_candidates_that_normalisation_would_split_are_rejected() -> None:
@@ -89,8 +90,6 @@ def test_candidates_that_normalisation_would_split_are_rejected() -> None:
                 Draw(draw.text.replace(" the ", " out.<br><br>The "), draw.tokens, draw.ended) if number % 2 else draw
             )
 
-    key = Key.generate(embedder=EMBEDDER, secret=bytes(range(32)))
-    generation = AliMark(key, embedder=EMBEDDER).generate("It was late.", Joined(), sentences=8, candidates=16, seed=2)
+    generation = write(Joined())
     assert generation.rejected.get("resplit", 0) > 0
-    assert generation.surviving == len(generation.sentences)
     assert "<br>" not in generation.text

@@ -14,6 +14,7 @@ from stop_conditions import sentence_over
 from alimark.core.llm import DEFAULT_LLM, load_llm
 from alimark.core.llm.base import LLM, Request, Sampling
 from alimark.testing import StandInLLM
+from tokenizing import byte_level_tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -46,17 +47,8 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _tokenizer(transformers: Any) -> Any:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
     sentences = [draw.text for draw in StandInLLM().draw([Request("", 200, 0)], Sampling(), sentence_over)[0]]
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=["<end>"], initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(sentences, trainer)
+    tokenizer = byte_level_tokenizer(sentences, 400, "<end>")
     wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
     wrapped.chat_template = (
         "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"

@@ -25,10 +25,6 @@ def texts(llm: LLM, batch: int, prompts: list[Prompt], tokens: int) -> list[str]
     return [one.text for _, one in sorted(made.items()) if isinstance(one, Generation)]
 
 
-def test_on_a_tiny_model(tiny: LLM) -> None:
-    assert texts(tiny, 1, PROMPTS, 32) == texts(tiny, 2, PROMPTS, 32) == texts(tiny, 3, PROMPTS, 32)
-
-
 @pytest.mark.weights
 @pytest.mark.parametrize("engine", ["real_transformers", "llama_cpp"])
 def test_on_real_weights(engine: str, request: pytest.FixtureRequest) -> None:

@@ -56,20 +56,6 @@ class TestLlamaCpp:
         ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120)
         assert ended.stdout == "ended\n"
 
-    def test_the_penalty_spans_the_prompt_in_every_draw(self, llama_cpp: Any) -> None:
-        context = "one two three four five one two three four five one two three four five one two"
-        free, held = (
-            llama_cpp.draw(
-                [Request(context, 4, 1)],
-                Sampling(max_tokens=6, repetition_penalty=penalty, **GREEDY),
-                never_over,
-            )[0]
-            for penalty in (1.0, 10.0)
-        )
-        assert {draw.text for draw in free} == {" three four five one two three"}
-        words = {word for draw in held for word in draw.text.split()}
-        assert words.isdisjoint({"one", "two", "three", "four", "five"})
-
     def test_the_chain_is_temperature_then_top_p(self, llama_cpp: Any) -> None:
         """The server's probabilities after sampling, against transformers' rules on the raw ones."""
         torch = pytest.importorskip("torch")
@@ -91,13 +77,6 @@ class TestLlamaCpp:
         expected = {token["id"]: weight for token, weight in zip(raw, weights, strict=True) if weight}
         assert len(found) > 5
         assert found == pytest.approx(expected, abs=1e-4)
-
-    def test_a_model_that_would_end_goes_on_unless_it_may(self, llama_cpp: Any) -> None:
-        turn = "<|im_start|>user\nSay hello.<|im_end|>\n<|im_start|>assistant\nHello! How can I help you today?"
-        for may_end, ended in ((True, "model"), (False, "length")):
-            sampling = Sampling(max_tokens=12, repetition_penalty=1.0, may_end=may_end, **GREEDY)
-            [draws] = llama_cpp.draw([Request(turn, 2, 1)], sampling, never_over)
-            assert {draw.ended for draw in draws} == {ended}
 
     def test_a_narrow_top_p_leaves_one_choice(self, llama_cpp: Any) -> None:
         sampling = Sampling(max_tokens=8, temperature=1.0, top_p=0.001)

@@ -14,7 +14,15 @@ SHORT = Sampling(max_tokens=16)
 
 
 class Promises:
-    """Collected through its subclasses, each of which says what `llm` is."""
+    """Collected through its subclasses, each of which names the fixture of its model."""
+
+    engine = ""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def llm(cls, request: pytest.FixtureRequest) -> LLM:
+        llm: LLM = request.getfixturevalue(cls.engine)
+        return llm
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -118,57 +126,66 @@ def _ask(llm: LLM, question: str, begun: str = "") -> list[Draw]:
     return draws
 
 
+@pytest.fixture(scope="module")
+def stand_in() -> LLM:
+    return StandInLLM(context_characters=50_000)
+
+
 class TestStandIn(Promises):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def llm(cls) -> LLM:
-        return StandInLLM(context_characters=50_000)
+    engine = "stand_in"
 
 
 class TestTinyTransformers(Promises):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def llm(cls, tiny: LLM) -> LLM:
-        return tiny
+    engine = "tiny"
 
 
 @pytest.mark.weights
 class TestTransformers(Promises):
+    engine = "real_transformers"
     knows_france = True
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def llm(cls, real_transformers: LLM) -> LLM:
-        return real_transformers
 
+class LlamaPromises(Promises):
+    """What the local engine and its server promise, which run the same code of llama.cpp."""
 
-@pytest.mark.weights
-class TestLlamaCpp(Promises):
     knows_france = True
     same_in_waves = 2  # the batch's shape moves llama.cpp's logits, and with them a draw now and then
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def llm(cls, llama_cpp: LLM) -> LLM:
-        return llama_cpp
+    def test_the_penalty_spans_the_prompt_in_every_draw(self, llm: LLM) -> None:
+        context = "one two three four five one two three four five one two three four five one two"
+        free, held = (
+            llm.draw([Request(context, 4, 1)], Sampling(0.01, 0.01, penalty, max_tokens=6), never_over)[0]
+            for penalty in (1.0, 10.0)
+        )
+        assert {draw.text for draw in free} == {" three four five one two three"}
+        words = {word for draw in held for word in draw.text.split()}
+        assert words.isdisjoint({"one", "two", "three", "four", "five"})
+
+    def test_a_model_that_would_end_goes_on_unless_it_may(self, llm: LLM) -> None:
+        turns = (Message("user", "Say hello."),)
+        for may_end, ended in ((True, "model"), (False, "length")):
+            sampling = Sampling(0.01, 0.01, 1.0, max_tokens=12, may_end=may_end)
+            begun = Request("Hello! How can I help you today?", 2, 1, messages=turns)
+            [draws] = llm.draw([begun], sampling, never_over)
+            assert {draw.ended for draw in draws} == {ended}
 
 
 @pytest.mark.weights
-class TestLlamaCppServer(Promises):
-    knows_france = True
+class TestLlamaCpp(LlamaPromises):
+    engine = "llama_cpp"
+
+
+@pytest.mark.weights
+class TestLlamaCppServer(LlamaPromises):
+    engine = "served"
     # It remembers what it has read, and who is served together is a matter of time: both move its logits a little.
     again = Sampling(max_tokens=4)
     same_again = 2
-    same_in_waves = 2
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def llm(cls, served: LLM) -> LLM:
-        return served
 
 
 @pytest.mark.weights
 class TestUnknownServer(Promises):
+    engine = "served_plainly"
     again = Sampling(max_tokens=4)
     same_again = 2
     same_in_waves = 2
@@ -179,8 +196,3 @@ class TestUnknownServer(Promises):
         "seeds count only as far as the server heeds them",
         "the server does not tell how many tokens it sampled; they are estimated from the text",
     )
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def llm(cls, served_plainly: LLM) -> LLM:
-        return served_plainly

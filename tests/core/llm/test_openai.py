@@ -120,22 +120,10 @@ class TestDraws:
         assert seeds == list(range(seeds[0], seeds[0] + 10))
         assert {one.tokens for one in whole} == {5}
 
-    def test_choices_are_sorted_by_their_index(self, fake: Fake) -> None:
+    def test_choices_are_sorted_by_index_and_those_that_are_missing_are_asked_for_again(self, fake: Fake) -> None:
         def answer(seen: Seen) -> Reply:
             reply = numbered(seen)
-            reply.body["choices"].reverse()
-            return reply
-
-        with connect(fake) as llm:
-            fake.answer = numbered
-            expected = draw(llm, 5)
-            fake.answer = answer
-            assert draw(llm, 5) == expected
-
-    def test_choices_that_are_missing_are_asked_for_again(self, fake: Fake) -> None:
-        def answer(seen: Seen) -> Reply:
-            reply = numbered(seen)
-            return Reply({**reply.body, "choices": reply.body["choices"][:2]})
+            return Reply({**reply.body, "choices": reply.body["choices"][1::-1]})
 
         with connect(fake) as llm:
             fake.answer = numbered
@@ -293,10 +281,10 @@ class TestChat:
             draw(llm, context="", messages=(ASKED,))
         assert [seen.body.get("max_completion_tokens") for seen in fake.seen] == [None, 64, 64]
 
-    @pytest.mark.parametrize(("content", "text"), [(None, ""), ("", "")])
-    def test_an_answer_without_content_is_empty(self, fake: Fake, content: Any, text: str) -> None:
+    @pytest.mark.parametrize("content", [None, ""])
+    def test_an_answer_without_content_is_empty(self, fake: Fake, content: Any) -> None:
         choice = {"index": 0, "message": {"content": content}, "finish_reason": "content_filter"}
         fake.answer = lambda seen: Reply({"choices": [choice], "usage": {"completion_tokens": 7}})
         with connect(fake) as llm:
             [one] = draw(llm, context="", messages=(ASKED,))
-        assert (one.text, one.tokens, one.ended) == (text, 7, "model")
+        assert (one.text, one.tokens, one.ended) == ("", 7, "model")

@@ -42,15 +42,6 @@ class TestRealServer:
             assert len({one.text for one in draws}) > 4
             assert 1 < llm._per_request <= 4
 
-    def test_the_penalty_spans_the_prompt(self, served: Any) -> None:
-        context = "one two three four five one two three four five one two three four five one two"
-        free, held = (
-            draw(served, 2, Sampling(max_tokens=6, repetition_penalty=penalty, **GREEDY), context=context)
-            for penalty in (1.0, 10.0)
-        )
-        assert {one.text for one in free} == {" three four five one two three"}
-        assert {word for one in held for word in one.text.split()}.isdisjoint({"one", "two", "three", "four", "five"})
-
     def test_going_on_after_an_abbreviation_changes_no_choice(
         self, served: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -62,13 +53,6 @@ class TestRealServer:
         assert stopped == free
         assert free.text.startswith(" Mrs. John")
         assert free.tokens == 12
-
-    def test_a_model_that_would_end_goes_on_unless_it_may(self, served: Any) -> None:
-        messages = (Message("user", "Say hello."),)
-        for may_end, ended in ((True, "model"), (False, "length")):
-            sampling = Sampling(max_tokens=12, repetition_penalty=1.0, may_end=may_end, **GREEDY)
-            [one] = draw(served, 1, sampling, messages=messages, context="Hello! How can I help you today?")
-            assert one.ended == ended
 
     def test_a_context_nearly_full(self, served: Any) -> None:
         with pytest.raises(ContextFull):

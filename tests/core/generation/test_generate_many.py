@@ -240,6 +240,44 @@ def test_texts_that_wait_get_a_sentence_in_turn() -> None:
     ]
 
 
+class Coder(LLM):
+    """Writes a sentence, then a code block longer than a draw, then sentences."""
+
+    name = "coder"
+    block = "```python\nfor i in range(3):\n    print(i. real)\n\n# Done. Next.\n```\n"
+
+    def draw(self, requests: Sequence[Request], sampling: Sampling, over: StopCondition) -> list[list[Draw]]:
+        return [[self._one(request.context, request.first + i) for i in range(request.count)] for request in requests]
+
+    def _one(self, context: str, number: int) -> Draw:
+        if "Here" not in context:
+            return Draw(" Here is the code:\n\n", 5, "sentence")
+        code = context[context.index("```") :] if "```" in context else ""
+        if len(code) < len(self.block.rstrip()):
+            part = self.block[len(code) : len(code) + 30]
+            return Draw(
+                part if code else "\n\n" + part, 9, "length" if len(code) + 30 < len(self.block) else "sentence"
+            )
+        return Draw(f" It prints {number} numbers {len(context)} times. ", 7, "sentence")
+
+
+def test_code_blocks_pass_unmarked_and_are_no_sentences() -> None:
+    pieces: list[str] = []
+    settings = GenerationSettings(4, 8)
+    generation = generate(
+        "Show me.", KEY, EMBEDDER, Coder(), settings, seed=1, progress=lambda _, sentence: pieces.append(sentence.piece)
+    )
+    assert generation.ended == "complete"
+    assert "".join(pieces) == generation.text
+    assert "```" in pieces[1]
+    assert generation.text.startswith("Here is the code:\n\n```python\n")
+    assert Coder.block.strip() in generation.text
+    assert len(generation.sentences) == len(generation.matches) == 4
+    assert not any("print(" in sentence for sentence in generation.sentences)
+    assert splitter().units(generation.text) == list(generation.sentences)
+    assert generation.surviving == 4
+
+
 def test_a_single_prompt_is_written_in_the_calling_thread() -> None:
     """So an interruption reaches the model at once, whatever number of callers it takes."""
     threads: set[str] = set()

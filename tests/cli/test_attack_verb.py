@@ -181,6 +181,10 @@ def test_the_list_and_the_help_teach(run: Run) -> None:
         assert status == 0
         assert (attack_class(name).__doc__ or "")[:20] in out
         assert "--seed" in out
+    _, out, _ = run("chat", "--help")
+    assert "1024]" in out
+    assert "qwen2.5-coder-1.5b]" in out
+    assert "--no-sample" in run("pegasus", "--help").out
 
 
 @pytest.mark.parametrize(
@@ -205,11 +209,3 @@ def test_an_option_beside_a_preset_wins(
     status, _, err = run(*words, tmp_path / "story.txt")
     assert status == 0, err
     assert getattr(made[0], setting) == value
-
-
-def test_the_help_shows_the_defaults(run: Run) -> None:
-    _, out, _ = run("chat", "--help")
-    assert "1024]" in out
-    assert "qwen2.5-coder-1.5b]" in out
-    _, out, _ = run("pegasus", "--help")
-    assert "--no-sample" in out

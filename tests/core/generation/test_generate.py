@@ -221,7 +221,9 @@ def test_progress_streams_the_text() -> None:
     assert pieces[-1].tokens == generation.tokens
 
 
-@pytest.mark.parametrize("wrong", [{"sentences": 0}, {"candidates": 0}, {"sentences": 10**6}, {"wave": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"sentences": 0}, {"candidates": 0}, {"sentences": 10**6}, {"wave": 0}, {"first_candidates": 0}]
+)
 def test_settings_are_checked(wrong: dict[str, int]) -> None:
     with pytest.raises(AlimarkError):
         GenerationSettings(**wrong)  # type: ignore[arg-type]

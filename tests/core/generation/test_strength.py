@@ -108,8 +108,3 @@ def test_a_first_sentence_without_a_usable_candidate_takes_more() -> None:
     assert len(text.sentences) == 2
     assert asked[0] == 8
     assert asked[1] > 8
-
-
-def test_no_candidate_for_the_first_sentence_is_an_error() -> None:
-    with pytest.raises(AlimarkError, match="first_candidates and wave must be at least 1"):
-        GenerationSettings(first_candidates=0)

@@ -211,12 +211,9 @@ def tiny_config(family: str, vocabulary: int) -> Any:
     return transformers.AutoConfig.for_model(name, **(options | special.get(name, {})))
 
 
-def test_a_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_and_pickled_weights_are_errors(tiny_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(LLMError, match="cannot load"):
         adapter.Transformers(tmp_path)
-
-
-def test_pickled_weights_are_refused(tiny_folder: Path, tmp_path: Path) -> None:
     for file in tiny_folder.iterdir():
         if file.suffix != ".safetensors":
             (tmp_path / file.name).write_bytes(file.read_bytes())

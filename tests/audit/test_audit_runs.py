@@ -15,13 +15,12 @@ from scipy import stats
 
 from alimark.audit import files, sinks, worker
 from alimark.audit.auditor import Auditor, FirstPass
-from alimark.audit.cache import RememberingEmbedder
 from alimark.audit.files import find
 from alimark.audit.pool import Ended, LocalPool
 from alimark.audit.run import AuditProgress, run
 from alimark.audit.sinks import ParquetSink
 from alimark.audit.summary import q_values_of
-from alimark.audit.worker import FIRST_DRAWS, STOP_AFTER, Audit
+from alimark.audit.worker import FIRST_DRAWS, STOP_AFTER, Audit, RememberingEmbedder
 from alimark.errors import AlimarkError
 from alimark.testing import StandInEmbedder
 from commands import Run

@@ -13,7 +13,7 @@ from corpora import task
 from alimark import Key
 from alimark.audit.answers import SCHEMA
 from alimark.audit.run import run
-from alimark.cli.audit_output import printable
+from alimark.cli.audit import printable
 from alimark.core.detection.settings import DetectionSettings
 from alimark.errors import RecordError
 from alimark.testing import StandInEmbedder

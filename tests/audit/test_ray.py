@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,7 @@ def test_replicas_write_what_one_process_writes(cluster: Any) -> None:
         Prompt(f"The {word} opened.", seed, key(seed % 2)) for seed, word in enumerate("door gate box letter".split())
     ]
     settings = GenerationSettings(4, 8)
-    with Replicas(Cluster(cluster.address), ["stand-in", "stand-in"]) as replicas:
+    with closing(Replicas(Cluster(cluster.address), ["stand-in", "stand-in"])) as replicas:
         written = dict(replicas.write(prompts, key(), settings))
         plain = dict(replicas.write([Prompt("Rain fell.", 1)], None, settings))
     for i, prompt in enumerate(prompts):
@@ -187,7 +188,7 @@ def test_the_bench_on_replicas(cluster: Any, tmp_path: Path) -> None:
         "data": {"sets": ["manual"], "texts": 3, "sentences": 3, "human_texts": 1},
         "watermark": [{"key": {"embedder": "stand-in", "block_size": 8}, "generate": {"candidates": 4}}],
     })  # fmt: skip
-    with Replicas(Cluster(cluster.address)) as replicas:
+    with closing(Replicas(Cluster(cluster.address))) as replicas:
         BenchRun(wanted, Workspace(tmp_path / "ray"), replicas=replicas).run_stage("generate")
         assert BenchRun(wanted, Workspace(tmp_path / "ray")).is_finished("generate")
     BenchRun(wanted, Workspace(tmp_path / "plain")).run_stage("generate")

@@ -173,31 +173,23 @@ class Auditor:
         settings = first_pass.settings(full)
         if not first_pass.sentences_alone:
             return self._answer_safely(texts, settings)
-        answers: dict[int, DocumentAnswer] = {}
-        simple = [isinstance(text, str) or sentences_suffice(text, full) for text in texts]
-        alone = {i: self._sentences_alone(texts[i], settings) for i, suffices in enumerate(simple) if suffices}
-        answers |= zip(alone, self._answer_safely(list(alone.values()), settings), strict=True)
+        alone = {
+            i: text if isinstance(text, str) else with_units(text, self.keys[0], settings)
+            for i, text in enumerate(texts)
+            if isinstance(text, str) or sentences_suffice(text, full)
+        }
+        others = {i: text for i, text in enumerate(texts) if i not in alone}
+        answers = dict(zip(alone, self._answer_safely(list(alone.values()), settings), strict=True))
         with_all_units = replace(first_pass, sentences_alone=False).settings(full)
-        others = {i: texts[i] for i, suffices in enumerate(simple) if not suffices}
         answers |= zip(others, self._answer_safely(list(others.values()), with_all_units), strict=True)
         return [answers[i] for i in range(len(texts))]
-
-    def _sentences_alone(self, text: Text, settings: DetectionSettings) -> Text:
-        return text if isinstance(text, str) else with_units(text, self.keys[0], settings)
 
     def groups(
         self, key_id: str, texts: Sequence[str], records: Sequence[Record], fdr: float
     ) -> list[SharedText] | None:
         """The groups of documents with shared text, of which several were found under a key.
 
-        Args:
-            key_id: The key.
-            texts: The texts of the documents.
-            records: Their answers, as `answer_record` returns them.
-            fdr: The false discovery rate.
-
-        Returns:
-            The groups, or None where they cannot be found: under keys of other schemes, and with a chat model.
+        None where they cannot be told: under keys of other schemes, and with a chat model.
         """
         [key] = [key for key in self.keys if key.id == key_id]
         settings = DetectionSettings.of(self.settings)
@@ -217,9 +209,9 @@ class Auditor:
         if not texts:
             return []
         try:
-            answers = self._answers(texts, settings)
+            each = [self._group(group, texts, settings) for group in self._groups]
             self._unexpected = 0
-            return answers
+            return [min(some, key=_rank) for some in zip(*each, strict=True)]
         except AlimarkError:
             raise
         except Exception as error:
@@ -232,10 +224,6 @@ class Auditor:
                     f"{_UNEXPECTED} documents in a row failed, so the cause lies outside of the documents: {message}"
                 ) from error
             return [TextError(message)]
-
-    def _answers(self, texts: Sequence[Text], settings: RandomKeys) -> list[DocumentAnswer]:
-        each = [self._group(group, texts, settings) for group in self._groups]
-        return [min(some, key=_rank) for some in zip(*each, strict=True)]
 
     def _group(self, keys: Sequence[Key], texts: Sequence[Text], settings: RandomKeys) -> Sequence[DocumentAnswer]:
         first, tried = keys[0], len(self.keys)
@@ -250,16 +238,12 @@ class Auditor:
         mark = load(first, embedder=self._embedders.get(first.embedder))
         plain = [text if isinstance(text, str) else text.text for text in texts]
         batch = mark.detect_batch(plain, settings, llm=self.llm, times=self.times)
-        return [_corrected(answer, tried) for answer in batch]
+        return [answer if isinstance(answer, AlimarkError) else answer.corrected(tried) for answer in batch]
 
 
 def can_look_first(keys: Sequence[Key]) -> bool:
     """Whether a first pass can test documents under these keys: AliMark's that share embedder and decision."""
     return len(alike(keys)) == 1 and aligns(keys[0].scheme)
-
-
-def _corrected(answer: DocumentAnswer, tried: int) -> DocumentAnswer:
-    return answer if isinstance(answer, AlimarkError) or tried == 1 else answer.corrected(tried)
 
 
 def _rank(answer: DocumentAnswer) -> tuple[float, float]:

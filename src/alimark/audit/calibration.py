@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +45,7 @@ StartBar = Callable[[str, int], Advance]
 """Begins a progress bar with a title and a total; returns the function that advances it."""
 
 
-@dataclass(frozen=True)
-class Values:
+class Values(NamedTuple):
     """For each text: the p-value, never too small; the same with ties broken at random; the raw score."""
 
     p: Floats
@@ -133,10 +132,8 @@ class Detected:
             if isinstance(answer, AlimarkError):
                 raise answer
             detections.append(answer)
-        columns = (
-            [getattr(detection, name) for detection in detections] for name in ("p_value", "p_randomised", "raw")
-        )
-        return Values(*map(np.array, columns))
+        numbers = [(detection.p_value, detection.p_randomised, detection.raw) for detection in detections]
+        return Values(*map(np.array, zip(*numbers, strict=True)))
 
 
 HumanTexts = Embedded | Detected
@@ -148,7 +145,7 @@ def fresh_keys(texts: HumanTexts, like: Key, settings: RandomKeys, advance: Adva
     for i in range(len(texts)):
         parts.append(texts.part([i]).values(like.like(), settings, seed=i))
         advance(1)
-    return Values(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("p", "p_randomised", "raw")))
+    return Values(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def shares(p: Floats) -> list[float]:
@@ -214,17 +211,9 @@ class CalibrationOptions:
 def calibration_report(
     sample: Sample, texts: HumanTexts, key: Key, options: CalibrationOptions, start: StartBar
 ) -> Record:
-    """Measures the rates of a key; those of AliMark on texts that are embedded once for all keys.
+    """Measures the rates of a key; returns them and what they mean, ready for JSON.
 
-    Args:
-        sample: The texts.
-        texts: The same texts, ready for the keys of a scheme.
-        key: The key; fresh keys are like it.
-        options: What to measure beside the rates of the key.
-        start: Begins a progress bar.
-
-    Returns:
-        The rates and what they mean, ready for JSON.
+    `texts` are those of the sample, ready for the keys of a scheme; those of AliMark are embedded once for all keys.
     """
     settings = RandomKeys(draws=options.draws)
     values = texts.values(key, settings)
@@ -255,28 +244,22 @@ def _shares(values: Values) -> dict[str, list[float]]:
 
 
 def conclusion(report: Record) -> str:
-    """What the rates of a key mean for its user, in words.
-
-    Args:
-        report: A report with `levels`, `this_key` and `interval_99`.
-
-    Returns:
-        Whether the key finds a mark in human text more often than its p-values say, and what to do then.
+    """Whether a key finds a mark in human text more often than its p-values say, and what to do then, in words.
 
     Example:
         >>> report = {"levels": [0.01], "this_key": {"p": [0.05]}, "interval_99": [(0.0, 0.03)], "texts": 300}
         >>> conclusion(report).split(":")[1]
         ' this key finds a mark in human text more often than its p-values say'
     """
-    rows = list(zip(report["levels"], report["this_key"]["p"], report["interval_99"], strict=True))
-    wrong = [(level, share, high) for level, share, (_, high) in rows if level <= MAX_LEVEL and share > high]
+    columns = zip(report["levels"], report["this_key"]["p"], report["interval_99"], strict=True)
+    rows = [(level, share, high) for level, share, (_, high) in columns]
+    wrong = [(level, share, high) for level, share, high in rows if level <= MAX_LEVEL and share > high]
+    level, share, high = (wrong or rows)[0]
     if not wrong:
-        level, share, (_, high) = rows[0]
         return (
             f"Conclusion: the p-values of this key can be relied on for texts like these. At p <= {level:g} it finds a mark in "
             f"{100 * share:.2f}% of {report['texts']:,} human texts, and up to {100 * high:.2f}% would be no surprise."
         )
-    level, share, high = wrong[0]
     return (
         f"Conclusion: this key finds a mark in human text more often than its p-values say: at p <= {level:g} in "
         f"{100 * share:.2f}% of {report['texts']:,} texts, where at most {100 * high:.2f}% would be expected. The texts may "
@@ -308,13 +291,10 @@ def _spread(texts: HumanTexts, key: Key, options: CalibrationOptions, start: Sta
 
 def _statistics(key_rates: Floats) -> dict[str, list[float]]:
     """Mean, standard deviation and extremes over keys, of an array (keys, levels)."""
-    statistics = {
-        "mean": key_rates.mean(axis=0),
-        "std": key_rates.std(axis=0),
-        "least": key_rates.min(axis=0),
-        "most": key_rates.max(axis=0),
+    methods = {"mean": "mean", "std": "std", "least": "min", "most": "max"}
+    return {
+        name: [round(x, 4) for x in getattr(key_rates, method)(axis=0).tolist()] for name, method in methods.items()
     }
-    return {name: [round(float(x), 4) for x in values] for name, values in statistics.items()}
 
 
 def write_centre(path: Path, embedded: Embedded, embedder: Embedder) -> None:
@@ -323,6 +303,6 @@ def write_centre(path: Path, embedded: Embedded, embedder: Embedder) -> None:
         "embedder": embedder.name,
         "fingerprint": embedder.fingerprint,
         "texts": len(embedded.units),
-        "mean": [float(x) for x in embedded.mean()],
+        "mean": embedded.mean().tolist(),
     }
     write_whole(path, json.dumps(content).encode() + b"\n")

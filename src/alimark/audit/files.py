@@ -10,6 +10,7 @@ import bz2
 import fnmatch
 import gzip
 import hashlib
+import importlib
 import io
 import json
 import zlib
@@ -98,12 +99,10 @@ class CorpusDocument:
 def arrow() -> ModuleType:
     """The pyarrow library."""
     try:
-        import pyarrow
-        import pyarrow.parquet
+        importlib.import_module("pyarrow.parquet")
+        return importlib.import_module("pyarrow")
     except ImportError:
         raise MissingExtra("pyarrow", "ray") from None
-    library: ModuleType = pyarrow
-    return library
 
 
 def file_system(location: str) -> tuple[FileSystem, str]:
@@ -111,7 +110,7 @@ def file_system(location: str) -> tuple[FileSystem, str]:
     if "://" not in location or location.startswith("file://"):
         from fsspec.implementations.local import LocalFileSystem
 
-        return LocalFileSystem(), _absolute(location.removeprefix("file://"))
+        return LocalFileSystem(), Path(location.removeprefix("file://")).expanduser().absolute().as_posix()
     if location.lower().startswith(_WEB):
         raise AlimarkError(
             f"{_bare(location)} is a web address, and alimark does not download pages; save them as files first"
@@ -137,10 +136,6 @@ def is_local(fs: FileSystem) -> bool:
     from fsspec.implementations.local import LocalFileSystem
 
     return isinstance(fs, LocalFileSystem)
-
-
-def _absolute(location: str) -> str:
-    return Path(location).expanduser().absolute().as_posix()
 
 
 def _bare(location: str) -> str:
@@ -172,12 +167,7 @@ def find(locations: Sequence[str]) -> tuple[FileSystem, list[DocumentFile], list
 
 
 def passed_over_message(names: Sequence[str]) -> str:
-    """What to tell about files that are not read because their kind is not known.
-
-    Example:
-        >>> passed_over_message(["docs/photo.jpeg"])
-        '1 file of unknown kind is skipped: docs/photo.jpeg'
-    """
+    """What to tell about files that are not read because their kind is not known."""
     count = "1 file of unknown kind is" if len(names) == 1 else f"{len(names):,} files of unknown kind are"
     more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
     return f"{count} skipped: {', '.join(names[:_NAMED])}{more}"
@@ -231,13 +221,14 @@ def _kind(path: str) -> tuple[FileKind, str] | None:
 
 def plan(fs: FileSystem, sources: Iterable[DocumentFile], block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
     """The blocks in the order of the files. Only the footers of Parquet files are read."""
-    texts: list[DocumentFile] = []
+    paths: tuple[str, ...] = ()
+    size = 0
     for source in sources:
         if source.kind == "text":
-            texts.append(source)
-            if len(texts) >= _FILES_PER_BLOCK or sum(text.size for text in texts) >= block_bytes:
-                yield _text_block(texts)
-                texts = []
+            paths, size = (*paths, source.path), size + source.size
+            if len(paths) >= _FILES_PER_BLOCK or size >= block_bytes:
+                yield Block("text", paths, 0, -1, size)
+                paths, size = (), 0
         elif source.kind == "parquet":
             yield from _parquet_blocks(fs, source, block_bytes)
         elif source.packed:
@@ -246,12 +237,8 @@ def plan(fs: FileSystem, sources: Iterable[DocumentFile], block_bytes: int = BLO
             for start in range(0, source.size, block_bytes):
                 stop = min(start + block_bytes, source.size)
                 yield Block("jsonl", (source.path,), start, stop, stop - start)
-    if texts:
-        yield _text_block(texts)
-
-
-def _text_block(sources: Sequence[DocumentFile]) -> Block:
-    return Block("text", tuple(source.path for source in sources), 0, -1, sum(source.size for source in sources))
+    if paths:
+        yield Block("text", paths, 0, -1, size)
 
 
 def _parquet_blocks(fs: FileSystem, source: DocumentFile, block_bytes: int) -> Iterator[Block]:
@@ -368,10 +355,6 @@ def _row(batch: RecordBatch, number: int, path: str, row: int, limit: int) -> Re
         [record] = batch.slice(number, 1).to_pylist()
     except (ValueError, OverflowError, arrow().ArrowException) as error:
         return _unreadable(path, f"at row {row}", error)
-    return _bounded(record, limit)
-
-
-def _bounded(record: Record, limit: int) -> Record | RecordError:
     longest = max((len(value) for value in record.values() if isinstance(value, str)), default=0)
     return too_long(longest, limit) if longest > limit else record
 

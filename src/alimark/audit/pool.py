@@ -6,33 +6,30 @@ has ended or its worker has died. A dead actor is replaced; the caller decides w
 
 from __future__ import annotations
 
+import importlib
 import logging
 import math
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
-from types import ModuleType, TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from types import ModuleType
+from typing import Any, Generic, TypeVar
 
 from alimark.errors import AlimarkError, MissingExtra
 
 PoolJob = TypeVar("PoolJob")
 WorkerMessage = Any
 """What a worker yields: any object that can be pickled."""
+Builder = Callable[..., object]
+"""Makes a worker that may use `threads` cores; a `guarded` worker ends its process if a document takes too long."""
 _STARTS = 3
 """The run ends when so many workers in a row die before they are ready."""
 _NO_WORKER = 60.0
 """The run ends after so many seconds in which the cluster has no place for any worker."""
-
-
-class Builder(Protocol):
-    """Makes a worker that may use `threads` cores; a `guarded` worker ends its process if a document takes too long."""
-
-    def __call__(self, *, threads: int | None, guarded: bool) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -66,14 +63,6 @@ class LocalPool(Generic[PoolJob]):
                 yield job, message
             yield job, Ended()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
 
 @dataclass(frozen=True)
 class Cluster:
@@ -93,11 +82,9 @@ def _ray_library() -> ModuleType:
     # Usage statistics are not sent to the Ray project, unless the user has switched them on.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        import ray
+        return importlib.import_module("ray")
     except ImportError:
         raise MissingExtra("ray", "ray") from None
-    library: ModuleType = ray
-    return library
 
 
 class RayPool(Generic[PoolJob]):
@@ -120,12 +107,9 @@ class RayPool(Generic[PoolJob]):
         self._idle: list[tuple[Any, int]] = []
         self._busy: dict[Any, tuple[Any, int, PoolJob]] = {}
         self._failed_starts = 0
-        for number in range(len(self._builders)):
+        self.workers = len(self._builders)
+        for number in range(self.workers):
             self._start(number)
-
-    @property
-    def workers(self) -> int:
-        return len(self._builders)
 
     def _start(self, number: int) -> None:
         actor = self._ray.remote(_Host).options(num_cpus=self._cpus, num_gpus=self._gpus, max_restarts=0).remote(
@@ -209,12 +193,8 @@ class RayPool(Generic[PoolJob]):
         else:
             yield job, message
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Ends the workers."""
         actors = [*self._starting.values(), *self._idle, *(busy[:2] for busy in self._busy.values())]
         for actor, _ in actors:
             with suppress(Exception):

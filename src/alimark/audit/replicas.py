@@ -6,13 +6,10 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from types import TracebackType
-from typing import Self
+from functools import cache, partial
 
 from alimark.audit.pool import Builder, Cluster, Died, Ended, RayPool
 from alimark.core._util.json_types import JsonObject
-from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.loading import load_embedder
 from alimark.core.generation.api import Finished, GenerationSettings, Prompt
 from alimark.core.keys.key import Key, Sealed
@@ -40,8 +37,7 @@ class Writer:
 
     def __init__(self, llm: str, options: JsonObject, *, threads: int | None, guarded: bool) -> None:
         self._llm = load_llm(llm, **options)
-        self._threads = threads
-        self._embedders: dict[str, Embedder] = {}
+        self._embedder = cache(partial(load_embedder, threads=threads))
 
     def work(self, share: Share) -> Finished:
         """Writes the texts of a share and yields each with the number of its prompt."""
@@ -50,11 +46,6 @@ class Writer:
         mark = None if key is None else load(key, embedder=self._embedder(key.embedder) if key.embedder else None)
         for i, result in generate_many(mark, prompts, self._llm, share.settings, batch=share.batch):
             yield share.prompts[i][0], result
-
-    def _embedder(self, name: str) -> Embedder:
-        if name not in self._embedders:
-            self._embedders[name] = load_embedder(name, threads=self._threads)
-        return self._embedders[name]
 
 
 class Replicas:
@@ -125,13 +116,5 @@ class Replicas:
     def close(self) -> None:
         """Stops the replicas."""
         if self._pool is not None:
-            self._pool.__exit__(None, None, None)
+            self._pool.close()
             self._pool = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

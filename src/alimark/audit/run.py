@@ -188,7 +188,9 @@ class _AuditRun:
         """The workers; they are kept for all steps of the run."""
         if self.cluster is None:
             return LocalPool(lambda **_: self.worker)
-        return self.stack.enter_context(RayPool([partial(Worker, self.audit)], self.cluster))
+        pool: RayPool[Work] = RayPool([partial(Worker, self.audit)], self.cluster)
+        self.stack.callback(pool.close)
+        return pool
 
     def work_through(self, works: Sequence[Work], outcome: Outcome, *, quiet: bool = False) -> None:
         """Does some work; that of a worker that died goes back into the queue. A `quiet` run tells faults alone."""

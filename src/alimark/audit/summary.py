@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from heapq import nsmallest
 
 from alimark.audit.answers import in_order, with_q_value
@@ -25,17 +25,14 @@ _SOURCES = 50
 
 def finish(sink: Sink, works: Sequence[WorkBlocks], fdr: float) -> None:
     """Writes the q-value, the flag `found` and the final verdict into every answer."""
-    counts = Counter(_rounded(p, fdr) for p in _p_values(sink, works))
+    rows = sink.rows(works, ["p_value", "failed"])
+    counts = Counter(_rounded(row["p_value"], fdr) for _, row in rows if not row["failed"])
     q_of = q_values_of(counts)
 
     def finished(row: Record) -> Record:
         return row if row["failed"] else with_q_value(row, q_of[_rounded(row["p_value"], fdr)], fdr)
 
     sink.rewrite(works, finished)
-
-
-def _p_values(sink: Sink, works: Sequence[WorkBlocks]) -> Iterator[float]:
-    return (row["p_value"] for _, row in sink.rows(works, ["p_value", "failed"]) if not row["failed"])
 
 
 def _rounded(p: float, fdr: float) -> float:

@@ -12,7 +12,7 @@ well, since they carry the same blocks; their p-values are small enough to stand
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -64,7 +64,11 @@ class SharedText:
 
 
 def find_groups(
-    p_values: Sequence[float], found: Sequence[bool], null_scores: Floats, fdr: float = 0.05
+    p_values: Sequence[float],
+    found: Sequence[bool],
+    null_scores: Floats,
+    fdr: float = 0.05,
+    numbers: Ints | None = None,
 ) -> list[SharedText]:
     """Returns the groups of documents with shared text, of which several were found under one key.
 
@@ -73,9 +77,7 @@ def find_groups(
         found: Whether each document was found.
         null_scores: The score of each document under each of the same random keys, (documents, random keys).
         fdr: The false discovery rate.
-
-    Returns:
-        The groups with at least two documents that were found.
+        numbers: The numbers by which the groups name the documents; by default from 0.
 
     Example:
         >>> shared = np.random.default_rng(1).normal(size=999)
@@ -88,6 +90,7 @@ def find_groups(
     alike = _correlations(null_scores)
     random_p = _random_p_values(null_scores)
     p, is_found = np.asarray(p_values), np.asarray(found, bool)
+    names = np.arange(len(p)) if numbers is None else numbers
     groups = []
     for members in _components(alike >= _ALIKE):
         hits = members[is_found[members]]
@@ -97,7 +100,8 @@ def find_groups(
             effective = len(members) / (1 + (len(members) - 1) * max(mean, 0.0))
             chance = _chance(float(p[hits].max()), len(hits), random_p[members])
             kept = hits[p[hits] <= _limit(p[hits], random_p[members], fdr)]
-            groups.append(SharedText(_numbers(members), _numbers(hits), effective, chance, _numbers(kept)))
+            named = [tuple(names[some].tolist()) for some in (members, hits, kept)]
+            groups.append(SharedText(named[0], named[1], effective, chance, named[2]))
     return groups
 
 
@@ -106,30 +110,17 @@ def search_groups(
 ) -> list[SharedText]:
     """Returns what `find_groups` does; most random keys are drawn only for documents that may belong to such a group.
 
-    Args:
-        p_values: The p-value of each document, not corrected for the number of keys.
-        found: Whether each document was found.
-        scorers: For each document a function that scores it under random keys, the same for all documents.
-        fdr: The false discovery rate.
-
-    Returns:
-        The groups with at least two documents that were found.
+    `scorers` are functions that score each document under random keys, the same for all documents.
     """
     few = np.stack([scorer(0, _FEW_KEYS) for scorer in scorers])
-    is_found = np.asarray(found, bool)
-    parts = [part for part in _components(_correlations(few) >= _PERHAPS_ALIKE) if is_found[part].sum() > 1]
     groups: list[SharedText] = []
-    for part in parts:
-        more = [scorers[number](_FEW_KEYS, RANDOM_KEYS - _FEW_KEYS) for number in part]
-        scores = np.concatenate([few[part], np.stack(more)], axis=1)
-        for group in find_groups(np.asarray(p_values)[part].tolist(), is_found[part].tolist(), scores, fdr):
-            members, hits, kept = (_numbers(part[list(some)]) for some in (group.members, group.found, group.kept))
-            groups.append(replace(group, members=members, found=hits, kept=kept))
+    for part in _components(_correlations(few) >= _PERHAPS_ALIKE):
+        is_found = [found[number] for number in part]
+        if sum(is_found) > 1:
+            more = [scorers[number](_FEW_KEYS, RANDOM_KEYS - _FEW_KEYS) for number in part]
+            scores = np.concatenate([few[part], np.stack(more)], axis=1)
+            groups += find_groups([p_values[number] for number in part], is_found, scores, fdr, part)
     return groups
-
-
-def _numbers(values: Ints) -> tuple[int, ...]:
-    return tuple(int(value) for value in values)
 
 
 def effective_count(groups: Sequence[SharedText], documents: int) -> float:
@@ -143,16 +134,14 @@ def _correlations(scores: Floats) -> Floats:
     ranks = scores.argsort(axis=1).argsort(axis=1).astype(float)
     ranks -= ranks.mean(axis=1, keepdims=True)
     ranks /= np.maximum(np.sqrt((ranks**2).sum(axis=1, keepdims=True)), 1e-12)
-    correlations: Floats = ranks @ ranks.T
-    return correlations
+    return np.asarray(ranks @ ranks.T)
 
 
 def _random_p_values(scores: Floats) -> Floats:
     """The p-value of each document under each random key, among all random keys."""
     ordered = np.sort(scores, axis=1)
     below = np.stack([np.searchsorted(row, values, side="left") for row, values in zip(ordered, scores, strict=True)])
-    p_values: Floats = (scores.shape[1] - below + 1) / (scores.shape[1] + 1)
-    return p_values
+    return np.asarray((scores.shape[1] - below + 1) / (scores.shape[1] + 1))
 
 
 def _chance(p: float, count: int, random_p: Floats) -> float:
@@ -173,15 +162,9 @@ def _limit(p: Floats, random_p: Floats, fdr: float) -> float:
 
 def _components(linked: np.ndarray[tuple[int, int], np.dtype[np.bool_]]) -> list[Ints]:
     """The connected components of a graph."""
-    left = np.ones(len(linked), bool)
-    components = []
-    for start in range(len(linked)):
-        if left[start]:
-            reached = np.zeros(len(linked), bool)
-            edge = np.array([start])
-            while len(edge):
-                reached[edge] = True
-                edge = np.flatnonzero(linked[edge].any(axis=0) & ~reached)
-            left &= ~reached
-            components.append(np.flatnonzero(reached))
-    return components
+    labels = np.arange(len(linked))
+    while True:  # each takes the smallest label of those that it is linked with
+        lowest = np.minimum(labels, np.where(linked, labels, len(linked)).min(axis=1))
+        if np.array_equal(lowest, labels):
+            return [np.flatnonzero(labels == label) for label in np.unique(labels)]
+        labels = lowest

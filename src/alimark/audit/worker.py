@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 import faulthandler
+import hashlib
 import re
-from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from alimark.audit.answers import answer_fields, in_order, kept_input
 from alimark.audit.auditor import Auditor, DocumentAnswer, FirstPass
-from alimark.audit.cache import RememberingEmbedder
 from alimark.audit.files import BLOCK_BYTES, MAX_DOCUMENT, CorpusDocument, file_system, read
 from alimark.audit.sinks import JsonlSink, ParquetSink, Sink, WorkBlocks
 from alimark.core._util.jsonl import Record, record_id, unique_id
 from alimark.core.detection.settings import PASSAGES_FROM
 from alimark.core.detection.stats.p_values import RandomKeys
 from alimark.core.detection.timing import Clock
+from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.loading import load_embedder
+from alimark.core.embedding.precision import at_precision, precision_of, precisions_of
 from alimark.core.keys.key import Sealed
 from alimark.errors import AlimarkError, TextError
 
@@ -33,6 +39,8 @@ STOP_AFTER = 20
 """A document's test ends early when so many random keys score as high as its key."""
 BATCH_CHARACTERS = 400_000  # enough units to fill embedding batches, little to lose when interrupted
 BATCH_DOCUMENTS = 64
+_UNITS = 512
+"""Units between two heartbeats: one or two seconds of work on one core."""
 _SENTENCES = tuple(f"The lamp in house {number} went out at ten." for number in range(PASSAGES_FROM))
 _SAMPLES = (" ".join(_SENTENCES[:12]), " ".join(_SENTENCES), " ".join(_SENTENCES[:12]).replace(".", ""))
 """Texts that need all kernels of an audit: one that is aligned as a whole, one that is searched for passages too, and one
@@ -163,6 +171,57 @@ def _place(document: CorpusDocument) -> Record:
     return {"id": document.id, "file": document.file, "place": document.place}
 
 
+class RememberingEmbedder:
+    """An embedder with a least-recently-used cache of `megabytes`; 0 keeps nothing. Most units of web pages are boilerplate.
+
+    It calls `heartbeat` before each batch, which is `scale` times as large as on a CPU.
+    """
+
+    def __init__(
+        self, embedder: Embedder, megabytes: int, heartbeat: Callable[[], None] = lambda: None, scale: int = 1
+    ) -> None:
+        self._embedder, self._heartbeat, self._batch = embedder, heartbeat, scale * _UNITS
+        self.name, self.dimension, self.fingerprint = embedder.name, embedder.dimension, embedder.fingerprint
+        self.backend, self.languages = embedder.backend, embedder.languages
+        self.precision, self.precisions = precision_of(embedder), precisions_of(embedder)
+        self._most = (megabytes << 20) // (4 * self.dimension)
+        self._kept: OrderedDict[bytes, NDArray[np.float32]] = OrderedDict()
+        self.counts: Counter[str] = Counter()
+
+    def with_precision(self, precision: str) -> RememberingEmbedder:
+        """The same model in another precision; both share the cache and its limit, but no vectors."""
+        other = copy.copy(self)
+        other._embedder, other.precision = at_precision(self._embedder, precision), precision
+        return other
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """The vectors of the texts; only those that are not in the cache are computed."""
+        result = np.empty((len(texts), self.dimension), np.float32)
+        new: dict[bytes, list[int]] = {}
+        person = self.precision.encode()
+        for row, text in enumerate(texts):
+            name = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, person=person).digest()
+            if (vector := self._kept.get(name)) is None:
+                new.setdefault(name, []).append(row)
+            else:
+                self._kept.move_to_end(name)
+                result[row] = vector
+        self.counts.update(asked=len(texts), embedded=len(new))
+        # Sorted by length, so that batches need little padding.
+        names = sorted(new, key=lambda name: len(texts[new[name][0]]))
+        for start in range(0, len(names), self._batch):
+            self._heartbeat()
+            batch = names[start : start + self._batch]
+            vectors = self._embedder.embed([texts[new[name][0]] for name in batch])
+            for name, vector in zip(batch, vectors, strict=True):
+                result[new[name]] = vector
+                if self._most:
+                    self._kept[name] = vector.copy()
+        while len(self._kept) > self._most:
+            self._kept.popitem(last=False)
+        return result
+
+
 class Worker:
     """Holds the embedders and does one piece of work at a time.
 
@@ -194,17 +253,11 @@ class Worker:
             check_level=max(audit.fpr, audit.fdr), beat=self._heartbeat,
         )  # fmt: skip
         if guarded:
-            self._warm_up()
+            # On a busy machine, loading models and compiling kernels can take longer than a document may.
+            self.auditor.answer(_SAMPLES)
+            if self.auditor.first_pass:
+                self.auditor.answer(_SAMPLES, audit.settings.draws)  # in full
             self._guarded = True
-
-    def _warm_up(self) -> None:
-        """Test some texts without a time limit, so that models are loaded and kernels compiled before the first document.
-
-        On a busy machine that can take longer than a document may, and the document would be recorded as failed.
-        """
-        self.auditor.answer(_SAMPLES)
-        if self.auditor.first_pass:
-            self.auditor.answer(_SAMPLES, self._audit.settings.draws)  # in full
 
     def _heartbeat(self) -> None:
         """Start the time limit of the next step. `faulthandler` ends the process even if C code hangs."""
@@ -215,7 +268,9 @@ class Worker:
         """Answers the documents of some blocks: sends a message before each step, and a report when all is written."""
         report = Report()
         clock = Clock(report.times)
-        self._start_counting()
+        self.auditor.times, self.auditor.tested = report.times, report.tested
+        for embedder in self._embedders:
+            embedder.counts = report.units
         again: dict[Hashable, Record] = {}
         size, characters = max(1, sum(block.size for block in work.blocks)), 0
         with ExitStack() as stack:
@@ -240,7 +295,7 @@ class Worker:
         if work.deepen:
             self._sink.rewrite([work.blocks], lambda row: again.get(self._sink.identity(row), row))
         clock.lap("writing")
-        yield self._counted(report)
+        yield report
 
     def _batches(self, work: Work, report: Report) -> Iterator[list[CorpusDocument]]:
         """The documents in batches, bounded by the number of documents and by the characters of their texts."""
@@ -290,16 +345,3 @@ class Worker:
             if isinstance(self._sink, JsonlSink):
                 row |= kept_input(document.record, document.id, self._audit.text_field)
         return in_order(row)
-
-    def _start_counting(self) -> None:
-        self.auditor.times.clear()
-        self.auditor.tested.clear()
-        for embedder in self._embedders:
-            embedder.counts.clear()
-
-    def _counted(self, report: Report) -> Report:
-        report.times.update(self.auditor.times)
-        report.tested.update(self.auditor.tested)
-        for embedder in self._embedders:
-            report.units.update(embedder.counts)
-        return report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -65,7 +65,13 @@ def calibrate(
     if not human:
         show.note("no --human text given: calibrating on Python's own manual, all of one subject")
     how = CalibrationOptions(draws, fresh, keys, centring)
-    _print(_reports(loaded, human_texts(human or []), lengths, how, centre_out), as_json)
+    reports = _reports(loaded, human_texts(human or []), lengths, how, centre_out)
+    if as_json:
+        show.print_json(list(reports))
+        return
+    for report in reports:  # each as soon as it is computed: the next length may take long
+        show.print_table(rates_table(report))
+        show.stdout().print(report["conclusion"], "")
 
 
 def _reports(
@@ -93,20 +99,6 @@ def _reports(
 
             report = calibration_report(sample, ready, key, how, start)
         yield report
-
-
-def _print(reports: Iterable[Record], as_json: bool) -> None:
-    """Prints each table as soon as it is computed: the next length may take long. JSON is printed at once."""
-    if as_json:
-        show.print_json(list(reports))
-    else:
-        for report in reports:
-            _print_table(report)
-
-
-def _print_table(report: Record) -> None:
-    show.print_table(rates_table(report))
-    show.stdout().print(report["conclusion"], "")
 
 
 def rates_table(report: Record) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import closing, contextmanager, nullcontext, redirect_stdout
 from typing import TYPE_CHECKING
 
 from alimark.cli.options import check_engine
@@ -75,5 +75,5 @@ def replicas(
     from alimark.audit.replicas import Replicas
 
     options = {"device": device} if device else {}
-    with Replicas(Cluster(address, count), llms if len(llms) > 1 else None, options) as pool:
+    with closing(Replicas(Cluster(address, count), llms if len(llms) > 1 else None, options)) as pool:
         yield pool

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from alimark import AliMark
-from alimark.audit.cache import RememberingEmbedder
+from alimark.audit.worker import RememberingEmbedder
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.embedding.loading import load_embedder
 from alimark.core.embedding.onnx import OnnxEmbedder

@@ -43,14 +43,15 @@ def main(kind: str, most: int) -> None:
 
 def parse(data: bytes, kind: str, most: int) -> tuple[str, list[str]]:
     """Returns the text of a document, and notes about what was left out or guessed."""
-    from alimark.audit.documents import epub, html, mail, markdown, opendocument, pdf, rtf, word
+    from alimark.audit.documents import epub, html, mail, opendocument, pdf, rtf, word
 
     if kind == "pdf":
         return pdf.read(data, most)
     if kind == "epub":
         return epub.read(data, most)
     readers = {
-        "html": html.read, "docx": word.read, "odt": opendocument.read, "rtf": rtf.read, "md": markdown.read, "eml": mail.read,
+        "html": html.read, "md": html.read_markdown, "docx": word.read, "odt": opendocument.read, "rtf": rtf.read,
+        "eml": mail.read,
     }  # fmt: skip
     return readers[kind](data)
 

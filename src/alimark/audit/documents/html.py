@@ -1,4 +1,4 @@
-"""Reads web pages: the article apart from menus, headers, footers and advertisements, and tables row by row.
+"""Reads Markdown and web pages: the article apart from menus, headers, footers and advertisements, and tables row by row.
 
 The page is parsed by lexbor (selectolax) as browsers parse it, so that missing or wrong tags lose no text.
 """
@@ -71,34 +71,27 @@ class _PageBlocks:
     verbatim: int = 0
     rows: list[list[list[_Block]]] = field(default_factory=list)
     """The cells of the table rows around the current place, innermost last."""
-    _outer: list[list[_Block]] = field(default_factory=list)
-    _parts: list[str] = field(default_factory=list)
+    outer: list[list[_Block]] = field(default_factory=list)
+    """The blocks in front of the table cells around the current place, which are kept apart until the cells end."""
+    parts: list[str] = field(default_factory=list)
+    """The text of the current paragraph so far."""
     _linked: int = 0
 
     def add(self, text: str) -> None:
         """Adds the text of a text node."""
-        self._parts.append(text if self.verbatim else _SPACES.sub(" ", text))
+        self.parts.append(text if self.verbatim else _SPACES.sub(" ", text))
         self._linked += len(text.strip()) if self.links else 0
-
-    def break_line(self) -> None:
-        """Ends a line inside a paragraph."""
-        self._parts.append("\n")
 
     def end_block(self) -> None:
         """Ends the current paragraph."""
-        text = tidy("".join(self._parts))
+        text = tidy("".join(self.parts))
         if text:
             self.blocks.append(_Block(text, self._linked, *self.places[-1]))
-        self._parts, self._linked = [], 0
-
-    def start_cell(self) -> None:
-        """Starts a cell of a table; its blocks are kept apart until it ends."""
-        self._outer.append(self.blocks)
-        self.blocks = []
+        self.parts, self._linked = [], 0
 
     def end_cell(self) -> None:
         """Ends a cell of a table."""
-        cell, self.blocks = self.blocks, self._outer.pop()
+        cell, self.blocks = self.blocks, self.outer.pop()
         if self.rows:
             self.rows[-1].append(cell)
         else:  # a cell outside of any row
@@ -239,7 +232,7 @@ def _enter(page: _PageBlocks, node: LexborNode, tag: str) -> None:
         page.end_block()
         page.places.append(_place(node, tag, *page.places[-1]))
     if tag == "br":
-        page.break_line()
+        page.parts.append("\n")
     elif tag == "a":
         page.links += 1
     elif tag in _VERBATIM:
@@ -247,7 +240,8 @@ def _enter(page: _PageBlocks, node: LexborNode, tag: str) -> None:
     elif tag == "tr":
         page.rows.append([])
     elif tag in ("td", "th"):
-        page.start_cell()
+        page.outer.append(page.blocks)
+        page.blocks = []
 
 
 def _leave(page: _PageBlocks, tag: str) -> None:
@@ -278,3 +272,29 @@ def _place(node: LexborNode, tag: str, boilerplate: bool, article: bool) -> tupl
         return False, article
     names = f"{attributes.get('class') or ''} {attributes.get('id') or ''}"
     return any(word.lower() in _BOILERPLATE_WORDS for word in _WORDS.findall(names)), article
+
+
+# Markdown: CommonMark with tables, and the footnotes and front matter that other dialects add
+
+_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(?:[^\n]*\n){0,200}?(?:---|\.\.\.)[ \t]*(?:\n|\Z)")
+_FOOTNOTE = re.compile(r"^\[\^[^\]\n]{1,80}\]:[ \t]*", re.M)
+_FOOTNOTE_LINK = re.compile(r"\[\^[^\]\n]{1,80}\]")
+# Pandoc's fences around parts of a document, and its attributes of headings.
+_FENCE = re.compile(r"^:{3,}[^\n]*$", re.M)
+_HEADING_ATTRIBUTES = re.compile(r"^(#{1,6} [^\n]*?)[ \t]*\{[^{}\n]*\}[ \t]*$", re.M)
+
+
+def read_markdown(data: bytes) -> tuple[str, list[str]]:
+    """Returns the text of a Markdown file without its marks, and notes about its encoding.
+
+    Example:
+        >>> read_markdown(b"# Bay\\n\\nThe *keeper* slept[^1].\\n\\n[^1]: At home.")
+        ('Bay\\n\\nThe keeper slept.\\n\\nAt home.', [])
+    """
+    from markdown_it import MarkdownIt
+
+    text, notes = decode(data)
+    text = _FRONT_MATTER.sub("", text.replace("\r\n", "\n"))
+    for pattern, replacement in ((_FOOTNOTE, "\n"), (_FOOTNOTE_LINK, ""), (_FENCE, "\n"), (_HEADING_ATTRIBUTES, r"\1")):
+        text = pattern.sub(replacement, text)
+    return text_of_html(MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(text)), notes

@@ -17,16 +17,9 @@ _SIGNATURE = "-- "
 
 def read(data: bytes) -> tuple[str, list[str]]:
     """Returns the text of a message, and notes about its attachments, which are not read."""
-    message = message_from_bytes(data, policy=policy.default)
     notes: list[str] = []
-    texts = list(_texts(message, notes))
-    return join_blocks(texts), notes
-
-
-def _texts(message: EmailMessage, notes: list[str]) -> list[str]:
-    """The texts of a message and of the messages that it forwards."""
     texts: list[str] = []
-    waiting: list[EmailMessage] = [message]
+    waiting: list[EmailMessage] = [message_from_bytes(data, policy=policy.default)]
     for _ in range(_MOST_PARTS):
         if not waiting:
             break
@@ -41,7 +34,7 @@ def _texts(message: EmailMessage, notes: list[str]) -> list[str]:
                 notes.append(f"the attachment {name} was not read; save it, and read it by itself")
         else:
             texts.append(_text(part, notes))
-    return texts
+    return join_blocks(texts), notes
 
 
 def _children(part: EmailMessage) -> list[EmailMessage]:

@@ -11,6 +11,7 @@ from alimark.audit.documents.child import CPU_SECONDS, MEMORY
 from alimark.audit.documents.encodings import decode
 from alimark.audit.documents.kinds import KINDS, kind_of_name, recognise
 from alimark.core._util import limited
+from alimark.core._util.json_types import JsonObject
 from alimark.errors import LimitError, MissingExtra, TextError
 
 MAX_BYTES = 64 << 20
@@ -69,7 +70,8 @@ def read_document(
     if isinstance(source, bytes):
         data, expected = source, kind
     else:
-        data, expected = _content(Path(source)), kind or kind_of_name(str(source))
+        with Path(source).open("rb") as file:  # a device or pipe may be endless
+            data, expected = file.read(MAX_BYTES + 1), kind or kind_of_name(str(source))
     if len(data) > MAX_BYTES:
         raise LimitError(f"the file has more than {MAX_BYTES >> 20} MB, which is the limit; split it")
     document = _read(data, recognise(data, expected), max_characters)
@@ -86,37 +88,24 @@ def read_document(
     return document
 
 
-def _content(path: Path) -> bytes:
-    with path.open("rb") as file:  # a device or pipe may be endless
-        return file.read(MAX_BYTES + 1)
-
-
 def _read(data: bytes, kind: str, most: int) -> Document:
     if kind == "txt":
         text, notes = decode(data)
         return Document(text, kind, tuple(notes))
-    answer = _ask_child(data, kind, most)
-    if "missing" in answer:
-        raise MissingExtra(str(answer["missing"]), "documents")
-    if "error" in answer:
-        raise TextError(str(answer["error"]))
-    notes = answer["notes"] if isinstance(answer["notes"], list) else []
-    return Document(str(answer["text"]), str(answer["kind"]), tuple(map(str, notes)))
-
-
-def _ask_child(data: bytes, kind: str, most: int) -> dict[str, object]:
-    """Lets a process with limits parse the document, and returns its answer."""
     try:
         _, output = limited.run(_CHILD, [kind, str(most)], data, cpu_seconds=CPU_SECONDS)
+        answer: JsonObject = json.loads(output)
     except limited.TooLong:
         raise TextError(
             f"reading the {kind} file took more than {CPU_SECONDS} seconds; split it, or copy its text to a .txt file"
         ) from None
-    try:
-        answer: dict[str, object] = json.loads(output)
     except ValueError:
         raise TextError(
             f"the program that reads {kind} files broke off: the file is damaged, or needs more than {MEMORY >> 30} GB of "
             "memory; check that it is complete, and split it"
         ) from None
-    return answer
+    if "missing" in answer:
+        raise MissingExtra(str(answer["missing"]), "documents")
+    if "error" in answer:
+        raise TextError(str(answer["error"]))
+    return Document(str(answer["text"]), str(answer["kind"]), tuple(map(str, answer["notes"])))

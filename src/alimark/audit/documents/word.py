@@ -39,7 +39,7 @@ def read(data: bytes) -> tuple[str, list[str]]:
         )
     comments = package.xml(posixpath.join(posixpath.dirname(main), "comments.xml"))
     reader.left_out["comments"] = 0 if comments is None else len(comments)
-    return join_blocks(blocks), _left_out(reader.left_out)
+    return join_blocks(blocks), [f"{what} left out: {count}" for what, count in reader.left_out.items() if count]
 
 
 def _main_part(package: Package) -> str:
@@ -58,10 +58,6 @@ def _notes(package: Package, name: str, order: list[str], reader: _WordReader) -
         return []
     notes = {attribute(note, "id"): note for note in root}
     return [block for number in order if number in notes for block in reader.blocks(notes[number])]
-
-
-def _left_out(counts: Counter[str]) -> list[str]:
-    return [f"{what} left out: {count}" for what, count in counts.items() if count]
 
 
 class _WordReader:

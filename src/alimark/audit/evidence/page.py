@@ -72,12 +72,13 @@ def render_page(evidence: JsonObject) -> str:
         *(part for text in evidence["texts"] for part in _text_parts(text)),
         *_key_parts(evidence),
         "<h2>What this does not say</h2>",
-        _list(evidence["does_not_say"]),
+        f"<ul>{''.join(f'<li>{_safe(item)}</li>' for item in evidence['does_not_say'])}</ul>",
         "<h2>How to repeat it</h2>",
         "<p>Whoever has the document and the key can compute the result again. The signature can be checked without the "
         "key.</p>",
         "".join(f"<p><code>{_safe(command)}</code></p>" for command in evidence["how_to_repeat"]),
-        _START + _script_text(evidence) + _END,
+        # JSON that cannot end the element that holds it.
+        _START + json.dumps(evidence, allow_nan=False).replace("<", "\\u003c") + _END,
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
@@ -151,15 +152,6 @@ def _table(rows: list[tuple[str, str]]) -> str:
     return f"<table>{cells}</table>"
 
 
-def _list(items: list[str]) -> str:
-    return f"<ul>{''.join(f'<li>{_safe(item)}</li>' for item in items)}</ul>"
-
-
 def _safe(text: str) -> str:
     """Text as HTML. Half a surrogate pair and control characters, which a page cannot hold, are replaced."""
     return escape(re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", str(text)))
-
-
-def _script_text(evidence: JsonObject) -> str:
-    """JSON that cannot end the element that holds it."""
-    return json.dumps(evidence, allow_nan=False).replace("<", "\\u003c")

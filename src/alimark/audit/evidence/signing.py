@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 import os
@@ -95,11 +94,7 @@ class SigningKey:
 
 
 def check_signature(signed: JsonObject) -> str | None:
-    """Checks the signature of a signed object.
-
-    Returns:
-        The fingerprint of the signer, or None where the signature does not fit the content.
-    """
+    """The fingerprint of the signer of an object, or None where the signature does not fit the content."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -110,7 +105,7 @@ def check_signature(signed: JsonObject) -> str | None:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, canonical(content))
         if _text(signature) != signed["signature"]:
             return None  # Base64 has several spellings of the same bytes
-    except (InvalidSignature, KeyError, TypeError, ValueError, RecursionError, binascii.Error):
+    except (InvalidSignature, KeyError, TypeError, ValueError, RecursionError):
         return None
     # The signature covers the text of the public key, so that the fingerprint cannot name another.
     return fingerprint(public) if signed["signer"].get("fingerprint") == fingerprint(public) else None

@@ -29,17 +29,7 @@ DOES_NOT_SAY = (
     "The p-value is not the probability that the text is unmarked. It is the share of random keys that score as high.",
     "A single sentence proves nothing. Only the text as a whole, or a passage named here, has a p-value.",
 )
-_SECRET_FREE = (
-    "scheme",
-    "version",
-    "decision",
-    "block_size",
-    "soft_version",
-    "splitter",
-    "embedder",
-    "fingerprint",
-    "offsets",
-)
+_SECRET_FREE = "scheme version decision block_size soft_version splitter embedder fingerprint offsets".split()
 
 
 @dataclass(frozen=True)
@@ -60,25 +50,18 @@ def make_evidence(
     *,
     fpr: float = 0.01,
     calibration: JsonObject | None = None,
-    now: datetime | None = None,
 ) -> JsonObject:
-    """Returns the evidence about documents, ready to be signed.
+    """Returns the evidence about documents, ready for JSON and to be signed.
 
     Args:
         documents: The documents and their detections.
         keys: The keys that were tried; the evidence holds public parameters of those that were named, never a secret.
         fpr: The false-positive rate of the verdicts.
         calibration: The false-positive rates that `alimark calibrate --json` measured for the key.
-        now: The date of the evidence; by default the present.
-
-    Returns:
-        A dictionary that is ready for JSON.
 
     Raises:
-        AlimarkError: There is no document, or the calibration belongs to another key.
+        AlimarkError: The calibration belongs to another key.
     """
-    if not documents:
-        raise AlimarkError("evidence is about at least one document; name a file")
     named = {document.detection.key_id for document in documents}
     if calibration is not None and calibration.get("key_id") not in named:
         raise AlimarkError(
@@ -88,7 +71,7 @@ def make_evidence(
     return {
         "format": FORMAT,
         "version": VERSION,
-        "date": (now or datetime.now(UTC)).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "alimark": metadata.version("alimark"),
         "false_positive_rate": fpr,
         "keys": [_public(key) for key in keys if key.id in named],

@@ -59,12 +59,8 @@ def read_evidence(path: Path) -> tuple[JsonObject, list[EvidenceCheck]]:
         same = render(evidence) == text
     except (AttributeError, KeyError, TypeError, ValueError):
         same = False
-    message = "The file is byte by byte what was signed."
-    if not same:
-        message = (
-            f"The file was changed after it was signed, or a release other than {evidence.get('alimark')} made it."
-        )
-    return evidence, [EvidenceCheck(same, message)]
+    changed = f"The file was changed after it was signed, or a release other than {evidence.get('alimark')} made it."
+    return evidence, [EvidenceCheck(same, "The file is byte by byte what was signed." if same else changed)]
 
 
 def check_signer(evidence: JsonObject, trusted: Sequence[str]) -> list[EvidenceCheck]:
@@ -93,22 +89,15 @@ def check_documents(evidence: JsonObject, documents: Mapping[str, bytes]) -> lis
     return checks
 
 
-LoadMark = Callable[["Key"], "Watermark"]
-
-
 def check_results(
-    evidence: JsonObject, documents: Mapping[str, tuple[bytes, str]], keys: Sequence[Key], load: LoadMark
+    evidence: JsonObject,
+    documents: Mapping[str, tuple[bytes, str]],
+    keys: Sequence[Key],
+    load: Callable[[Key], Watermark],
 ) -> list[EvidenceCheck]:
-    """Computes the result of each document again and compares it with that of the evidence.
+    """Computes the result of each document again and compares it with that of the evidence, whose signature was checked.
 
-    Args:
-        evidence: Evidence whose signature was checked.
-        documents: The bytes and the text of each document, by name.
-        keys: The keys to compute with.
-        load: Returns the watermark of a key.
-
-    Returns:
-        A check for each document of the evidence that was given.
+    `documents` are the bytes and the text of each document, by name.
     """
     of_hash = {hashlib.sha256(data).hexdigest(): (name, text) for name, (data, text) in documents.items()}
     of_id = {key.id: key for key in keys}

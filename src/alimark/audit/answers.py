@@ -37,20 +37,16 @@ def answer_fields(answer: Detection | AlimarkError, fpr: float) -> Record:
     """What an answer says of a document; `fpr` decides its verdict as long as the other documents are unknown."""
     if isinstance(answer, AlimarkError):
         return {"verdict": "failed", "found": False, "failed": True, "error": str(answer)}
-    return {"verdict": verdict_of(answer, fpr), "found": False, "failed": False, **values(answer, "audit")}
+    try:
+        verdict = str(answer.verdict(fpr))
+    except AlimarkError:  # too few random keys were drawn to decide at this rate
+        verdict = "undecided"
+    return {"verdict": verdict, "found": False, "failed": False, **values(answer, "audit")}
 
 
 def tests_made(row: Record) -> int:
     """The number of tests by which the p-value of an answer was multiplied: keys, readings of the text and searches."""
     return int(row["keys_tried"] * row["readings"] * row["searches"])
-
-
-def verdict_of(answer: Detection, fpr: float) -> str:
-    """The verdict in words; "undecided" where too few random keys were drawn to decide at this rate."""
-    try:
-        return str(answer.verdict(fpr))
-    except AlimarkError:
-        return "undecided"
 
 
 def with_q_value(row: Record, q_value: float, fdr: float) -> Record:

@@ -115,8 +115,9 @@ def run(
             "workers of Ray write into a folder and ask no chat model; give a folder as output, without a model"
         )
     fs, sources, passed_over = find(audit.inputs)
-    if not into_folder:
-        _check_apart(audit)
+    for name in audit.inputs:
+        if not into_folder and "://" not in name and Path(audit.output).resolve().is_relative_to(Path(name).resolve()):
+            raise AlimarkError(f"{audit.output} lies in {name}, among the documents; choose another --output")
     if passed_over:
         progress.fault(passed_over_message(passed_over))
     sink: Sink = ParquetSink(audit) if into_folder else JsonlSink(audit)
@@ -139,14 +140,6 @@ def run(
     finally:
         sink.close(outcome.summary or None)
     return outcome
-
-
-def _check_apart(audit: Audit) -> None:
-    """Refuses a JSONL output that lies among the documents, and would be read as one of them."""
-    output = Path(audit.output)
-    for name in audit.inputs:
-        if "://" not in name and output.resolve().is_relative_to(Path(name).resolve()):
-            raise AlimarkError(f"{output} lies in {name}, among the documents; choose another --output")
 
 
 @dataclass

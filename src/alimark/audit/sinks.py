@@ -117,23 +117,20 @@ class ParquetSink:
         """Makes the folder, or takes up that of an earlier run. A local folder is locked against other runs."""
         self._fs.makedirs(self._folder, exist_ok=True)
         if is_local(self._fs):
-            self._lock()
+            from filelock import FileLock, Timeout
+
+            try:
+                self._open.enter_context(FileLock(Path(self._folder) / ".lock", timeout=0))
+            except Timeout:
+                raise AlimarkError(
+                    f"another run is writing to {self._folder}; wait for it, or choose another folder"
+                ) from None
         try:
             self._check_manifest(_manifest(audit, sources), tell)
             self._fs.makedirs(f"{self._folder}/results", exist_ok=True)
         except BaseException:
             self._open.close()
             raise
-
-    def _lock(self) -> None:
-        from filelock import FileLock, Timeout
-
-        try:
-            self._open.enter_context(FileLock(Path(self._folder) / ".lock", timeout=0))
-        except Timeout:
-            raise AlimarkError(
-                f"another run is writing to {self._folder}; wait for it, or choose another folder"
-            ) from None
 
     def _check_manifest(self, wanted: Record, tell: Tell) -> None:
         """Writes the manifest of a new folder, or raises an error if the folder belongs to a run with other settings."""

@@ -113,21 +113,16 @@ def _candidates(sink: Sink, works: Sequence[WorkBlocks]) -> dict[str, list[Candi
     for work, row in sink.rows(works, _OF_CANDIDATES):
         if row["failed"]:
             continue
-        if row["found"]:
-            _keep(discovered.setdefault(row["key_id"], []), (work, row), MAX_FOUND, sign=-1)
-        else:
-            _keep(others.setdefault(row["key_id"], []), (work, row), MAX_OTHERS, sign=1)
+        kept, most, sign = (discovered, MAX_FOUND, -1) if row["found"] else (others, MAX_OTHERS, 1)
+        of_key = kept.setdefault(row["key_id"], [])
+        of_key.append((work, row))
+        if len(of_key) >= 3 * most:
+            of_key[:] = _smallest(of_key, most, sign)
     return {
         key_id: _smallest(found, MAX_FOUND, -1)[::-1] + _smallest(others.get(key_id, []), MAX_OTHERS, 1)
         for key_id, found in sorted(discovered.items())
         if len(found) > 1
     }
-
-
-def _keep(candidates: list[Candidate], candidate: Candidate, most: int, sign: int) -> None:
-    candidates.append(candidate)
-    if len(candidates) >= 3 * most:
-        candidates[:] = _smallest(candidates, most, sign)
 
 
 def _smallest(candidates: list[Candidate], most: int, sign: int) -> list[Candidate]:

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from alimark.core.detection.aligned_results import AlignedDetection
-    from alimark.core.detection.result_parts import AlignedStep
     from alimark.core.detection.results import Detection, Verdict
 
 _COLOURS = {"found": "bold green", "not found": "bold", "too short to tell": "bold yellow"}
@@ -79,7 +78,7 @@ def alignment_table(detection: AlignedDetection, width: int = 160) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from alimark.core.detection.aligned_results import PERHAPS
+    from alimark.core.detection.aligned_results import LIKELY, PERHAPS
 
     size = detection.block_size
     cells = min(size, 8 if width < _NARROW else 16)
@@ -97,9 +96,9 @@ def alignment_table(detection: AlignedDetection, width: int = 160) -> Table:
     table.add_column("text", no_wrap=True, overflow="ellipsis", width=max(8, min(room, _LONGEST_TEXT)))
     for step in detection.alignment:
         chance = detection.step_chance(step)
-        style = _style(step, chance)
-        agreed = ""
+        style, agreed = "dim", ""
         if step.agreed is not None:
+            style = "green" if chance >= LIKELY else "yellow" if chance >= PERHAPS else ""
             full = round(step.agreed * cells / size)
             agreed = f"{'■' * full}{'·' * (cells - full)} {step.agreed}/{size}"
         move = step.kind + (f" ({step.part})" if step.part else "")
@@ -109,11 +108,3 @@ def alignment_table(detection: AlignedDetection, width: int = 160) -> Table:
         row_style = "" if agreed else style
         table.add_row(block, sentences, move, Text(agreed, style=style), marked, Text(step.text), style=row_style)
     return table
-
-
-def _style(step: AlignedStep, chance: float) -> str:
-    from alimark.core.detection.aligned_results import LIKELY, PERHAPS
-
-    if step.agreed is None:
-        return "dim"
-    return "green" if chance >= LIKELY else "yellow" if chance >= PERHAPS else ""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 
 from alimark.audit.documents.packages import Package
 from alimark.core._util.limited import limit
@@ -45,13 +47,9 @@ def parse(data: bytes, kind: str, most: int) -> tuple[str, list[str]]:
     """Returns the text of a document, and notes about what was left out or guessed."""
     from alimark.audit.documents import epub, html, mail, opendocument, pdf, rtf, word
 
-    if kind == "pdf":
-        return pdf.read(data, most)
-    if kind == "epub":
-        return epub.read(data, most)
-    readers = {
+    readers: dict[str, Callable[[bytes], tuple[str, list[str]]]] = {
         "html": html.read, "md": html.read_markdown, "docx": word.read, "odt": opendocument.read, "rtf": rtf.read,
-        "eml": mail.read,
+        "eml": mail.read, "pdf": partial(pdf.read, most=most), "epub": partial(epub.read, most=most),
     }  # fmt: skip
     return readers[kind](data)
 

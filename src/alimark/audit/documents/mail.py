@@ -46,7 +46,7 @@ def _best(versions: list[EmailMessage]) -> list[EmailMessage]:
     """One of several versions of the same text: the plain one, unless it is only a hint to read the other."""
     plain = [part for part in versions if part.get_content_type() == "text/plain"]
     others = [part for part in versions if part.get_content_type() != "text/plain"]
-    if plain and (not others or 3 * len(_bytes(plain[0])) >= len(html.text_of_html(_decoded(others[-1])))):
+    if plain and (not others or 3 * len(_bytes(plain[0])) >= len(html.text_of_html(_decoded(others[-1], [])))):
         return plain[:1]
     return others[-1:]
 
@@ -56,21 +56,20 @@ def _bytes(part: EmailMessage) -> bytes:
     return content if isinstance(content, bytes) else b""
 
 
-def _decoded(part: EmailMessage) -> str:
+def _decoded(part: EmailMessage, notes: list[str]) -> str:
     if part.is_multipart():
-        return "".join(_decoded(child) for child in _children(part)[:1])
+        return "".join(_decoded(child, notes) for child in _children(part)[:1])
     content = _bytes(part)
-    return decode(content, part.get_content_charset() or declared_in_html(content))[0]
+    in_page = declared_in_html(content) if part.get_content_subtype() == "html" else None
+    text, encoding_notes = decode(content, part.get_content_charset() or in_page)
+    notes += encoding_notes
+    return text
 
 
 def _text(part: EmailMessage, notes: list[str]) -> str:
-    content = _bytes(part)
+    text = _decoded(part, notes)
     if part.get_content_subtype() == "html":
-        page, encoding_notes = decode(content, part.get_content_charset() or declared_in_html(content))
-        notes += encoding_notes
-        return html.text_of_html(page)
-    text, encoding_notes = decode(content, part.get_content_charset())
-    notes += encoding_notes
+        return html.text_of_html(text)
     text = text.replace("\r\n", "\n")
     if part.get_param("format") == "flowed":
         text = _unflowed(text, part.get_param("delsp") == "yes")

@@ -6,7 +6,7 @@ Deleted text of tracked changes and comments are left out; a text box is read on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from alimark.audit.documents.blocks import join_blocks, row_blocks, tidy
 from alimark.audit.documents.packages import Element, Package, attribute, local_name, parse_xml
@@ -49,10 +49,10 @@ class _OpenDocumentReader:
     def __init__(self) -> None:
         self.notes: list[Element] = []
         self.left_out: Counter[str] = Counter()
-        self._boxes: list[Element] = []
+        self._boxes: list[Iterable[Element]] = []
 
-    def blocks(self, parent: Element) -> list[str]:
-        """The paragraphs and table rows of an element."""
+    def blocks(self, parent: Iterable[Element]) -> list[str]:
+        """The paragraphs and table rows of an element, or of several."""
         blocks: list[str] = []
         for child in parent:
             name = local_name(child.tag)
@@ -82,7 +82,7 @@ class _OpenDocumentReader:
             elif name == "note":
                 self.notes += [part for part in child if local_name(part.tag) == "note-body"]
             elif name in ("text-box", "p", "custom-shape", "list", "table"):
-                self._boxes.append(_wrapped(child) if name == "p" else child)
+                self._boxes.append([child] if name == "p" else child)
             elif not self._is_skipped(child, name):
                 yield from self._inline(child)
             yield _collapsed(child.tail)
@@ -93,12 +93,6 @@ class _OpenDocumentReader:
         elif name == "annotation":
             self.left_out["comments"] += 1
         return name in _SKIPPED
-
-
-def _wrapped(paragraph: Element) -> Element:
-    box = Element("box")
-    box.append(paragraph)
-    return box
 
 
 def _collapsed(text: str | None) -> str:

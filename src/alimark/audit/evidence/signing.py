@@ -77,18 +77,14 @@ class SigningKey:
         return cls(private)
 
     @property
-    def public(self) -> bytes:
-        """The public key, 32 bytes."""
-        return self.private.public_key().public_bytes_raw()
-
-    @property
     def fingerprint(self) -> str:
         """The name of the public key, which others compare."""
-        return fingerprint(self.public)
+        return fingerprint(self.private.public_key().public_bytes_raw())
 
     def sign(self, content: JsonObject) -> JsonObject:
         """Returns the content with the signer and a signature over all of it."""
-        signer = {"algorithm": "Ed25519", "public_key": _text(self.public), "fingerprint": self.fingerprint}
+        public = _text(self.private.public_key().public_bytes_raw())
+        signer = {"algorithm": "Ed25519", "public_key": public, "fingerprint": self.fingerprint}
         signed = content | {"signer": signer}
         return signed | {"signature": _text(self.private.sign(canonical(signed)))}
 

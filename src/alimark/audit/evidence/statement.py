@@ -78,7 +78,11 @@ def make_evidence(
         "texts": [_text_evidence(document, fpr) for document in documents],
         "calibration": calibration,
         "does_not_say": list(DOES_NOT_SAY),
-        "how_to_repeat": _how_to_repeat(documents),
+        "how_to_repeat": [
+            f"pip install alimark=={metadata.version('alimark')}",
+            f"alimark verify EVIDENCE.json {shlex.join(document.name for document in documents)} --key KEY.json --signer "
+            "FINGERPRINT",
+        ],
     }
 
 
@@ -165,12 +169,3 @@ def p_value_explained(detection: Detection) -> str:
     if detection.keys_tried > 1:
         text += f" It is multiplied by {detection.keys_tried:,}, the number of keys that were tried."
     return text
-
-
-def _how_to_repeat(documents: Sequence[Examined]) -> list[str]:
-    """The commands with which another person repeats the test."""
-    names = shlex.join(document.name for document in documents)
-    return [
-        f"pip install alimark=={metadata.version('alimark')}",
-        f"alimark verify EVIDENCE.json {names} --key KEY.json --signer FINGERPRINT",
-    ]

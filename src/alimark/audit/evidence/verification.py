@@ -19,7 +19,6 @@ from alimark.core.schemes.registry import aligns
 from alimark.errors import AlimarkError, RecordError
 
 if TYPE_CHECKING:
-    from alimark.core.detection.results import Detection
     from alimark.core.keys.key import Key
     from alimark.core.schemes.base import Watermark
 
@@ -132,19 +131,13 @@ def _compare(name: str, result: JsonObject, text: str, mark: Watermark, fpr: flo
     except AlimarkError as error:
         return EvidenceCheck(False, f"{name}: the result cannot be computed again: {error}")
     same_text = answer.text_sha256 == result["text_sha256"] and list(answer.sentences) == list(result["sentences"])
-    if same_text and verdict == result["verdict"] and _same(answer, result):
-        return EvidenceCheck(True, f"{name}: computed again under key {answer.key_id}: {verdict}, p {answer.p_text}.")
-    return EvidenceCheck(
-        False,
-        f"{name}: computed again under key {answer.key_id}: {verdict}, p {answer.p_text}; the evidence says "
-        f"{result['verdict']}, p {result['p_value']:.3g}.",
-    )
-
-
-def _same(answer: Detection, result: JsonObject) -> bool:
     tests = answer.keys_tried * answer.readings * answer.searches
     few = 3 * tests / (result["draws"] + 1) if result["draws"] else 0.0
-    return bool(abs(answer.p_value - result["p_value"]) <= max(few, _SAME_P * result["p_value"]))
+    same_p = abs(answer.p_value - result["p_value"]) <= max(few, _SAME_P * result["p_value"])
+    again = f"{name}: computed again under key {answer.key_id}: {verdict}, p {answer.p_text}"
+    if same_text and verdict == result["verdict"] and same_p:
+        return EvidenceCheck(True, f"{again}.")
+    return EvidenceCheck(False, f"{again}; the evidence says {result['verdict']}, p {result['p_value']:.3g}.")
 
 
 def _settings(recorded: JsonObject, scheme: str) -> RandomKeys:

@@ -76,21 +76,14 @@ def test_a_run_of_stand_ins_with_overrides(run: Run, tmp_path: Path) -> None:
     assert [row["texts"] for row in results.load(tmp_path / "work" / "results" / "one.json")["rows"]] == [2, 2, 2]
 
 
-def test_a_dry_run_writes_nothing(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "one.toml").write_text(STAND_INS, "utf-8")
-    status, _, err = run("run", tmp_path / "one.toml", "-o", tmp_path / "none", "--dry-run")
-    assert status == 0
-    assert "1 cells" in err
-    assert "everything that a run needs is there" in err
-    assert not (tmp_path / "none").exists()
-
-
-def test_a_dry_run_does_not_count_human_texts_as_written(run: Run, tmp_path: Path) -> None:
+def test_a_dry_run_writes_nothing_and_counts_no_human_texts_as_written(run: Run, tmp_path: Path) -> None:
     human = '[[watermark]]\nlabel = "human text"\nhuman = true\nkey = { embedder = "stand-in" }\n[[detection]]'
     (tmp_path / "one.toml").write_text(STAND_INS.replace("[[detection]]", human), "utf-8")
-    status, _, err = run("run", tmp_path / "one.toml", "--dry-run")
+    status, _, err = run("run", tmp_path / "one.toml", "-o", tmp_path / "none", "--dry-run")
     assert status == 0
     assert "2 cells, at most 3 texts to write and 12 to attack" in err
+    assert "everything that a run needs is there" in err
+    assert not (tmp_path / "none").exists()
 
 
 def test_all_that_is_missing_is_listed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

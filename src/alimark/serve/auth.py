@@ -87,15 +87,12 @@ class Tokens:
         token = Token(
             f"tk{secrets.token_hex(6)}", wanted, check_label("tenant", tenant), check_label("name", name), time.time()
         )
-
-        def job(db: Connection) -> None:
-            db.execute(
-                "INSERT INTO tokens (id, hash, roles, tenant, name, created) VALUES (?, ?, ?, ?, ?, ?) "
-                "ON CONFLICT (id) DO NOTHING",
-                (token.id, _hash(secret), " ".join(token.roles), token.tenant, token.name, token.created),
-            )
-
-        self._store.do(job)
+        statement = (
+            "INSERT INTO tokens (id, hash, roles, tenant, name, created) VALUES (?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (id) DO NOTHING"
+        )
+        row = (token.id, _hash(secret), " ".join(token.roles), token.tenant, token.name, token.created)
+        self._store.do(lambda db: db.execute(statement, row))
         self.reload()
         return token, secret
 
@@ -131,11 +128,7 @@ class Allowance:
     _uses: dict[str, _Use] = field(default_factory=dict)
 
     def enter(self, token: Token) -> tuple[str, int] | None:
-        """Starts counting a request, which must call `leave` at its end.
-
-        Returns:
-            None, or why the request is rejected and after how many seconds it may be sent again.
-        """
+        """Starts counting a request, which must call `leave`; or says why it is rejected, and for how many seconds."""
         now = time.monotonic()
         use = self._uses.setdefault(token.id, _Use(self.burst, now))
         use.level = min(self.burst, use.level + (now - use.at) * self.rate)

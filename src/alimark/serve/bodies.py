@@ -100,15 +100,7 @@ def _too_large(limit: int, most: int) -> ApiError:
 
 
 def parse(body: bytes) -> object:
-    """Parses JSON in UTF-8 whose values and depth are within the limits.
-
-    Raises:
-        ApiError: The body is not JSON in UTF-8, has too many values or is nested too deeply.
-
-    Example:
-        >>> parse(b'{"input": ["One came.", "Two went."]}')
-        {'input': ['One came.', 'Two went.']}
-    """
+    """Parses JSON in UTF-8; raises an ApiError where it has too many values, is nested too deeply or is no JSON."""
     _count(body)
     try:
         return json.loads(body.decode())

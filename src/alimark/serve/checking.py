@@ -56,12 +56,9 @@ class _Kind:
 
 
 class Checker:
-    """Answers checks from any thread. A future can be cancelled at any time: what is under way stops soon.
+    """Answers checks from any thread, at most `most` at a time. A future can be cancelled at any time.
 
-    Args:
-        embedder_of: Returns the embedder of a key.
-        most: The most texts that may wait or be checked at a time.
-        max_work: The most seconds of CPU time that the alignments of a text may take, as they are estimated.
+    `max_work` is the most seconds of CPU time that the alignments of a text may take, as they are estimated.
     """
 
     def __init__(self, embedder_of: Callable[[Key], Embedder], *, most: int, max_work: float = math.inf) -> None:
@@ -79,10 +76,7 @@ class Checker:
     ) -> list[TimedFuture[Result]]:
         """Queues all checks of an owner, the id of a token, or none of them and raises QueueFull.
 
-        Args:
-            owner: Whose checks they are.
-            checks: Texts and keys.
-            finish: Makes the result of a check from its detections, in the thread that made these.
+        `finish` makes the result of a check from its detections, in the thread that made these.
         """
 
         def work(check: Check) -> Result:
@@ -109,11 +103,7 @@ class Checker:
         return best_first(detections)[:best]
 
     def _prepared(self, check: Check) -> tuple[list[_Kind], bool]:
-        """The text as it is cut for each kind of keys, and whether some keys cannot be used.
-
-        Raises:
-            AlimarkError: The text cannot be searched, or no key can be used, for example because its embedder is not installed.
-        """
+        """The text as it is cut for each kind of keys, and whether some keys cannot be used; an error where none can."""
         kinds: list[_Kind] = []
         unusable: AlimarkError | None = None
         for keys in alike(check.keys):
@@ -167,16 +157,8 @@ _ROUGH = 0.1
 def detection_seconds(text: PreparedText, keys: Sequence[Key], settings: DetectionSettings) -> float:
     """Estimates the CPU time of one key's detection in a text, with all random keys of the settings.
 
-    With many keys the best few get random keys, but a text is marked under one of them: the drawing for the others stops early
-    (`stop_after`).
-
-    Args:
-        text: The text as it was cut for these keys.
-        keys: Keys that are searched together; the most expensive one counts.
-        settings: The settings, with the number of random keys that is drawn.
-
-    Returns:
-        Seconds of one core.
+    Of keys that are searched together the most expensive one counts. With many keys the best few get random keys, but a text is
+    marked under one of them: the drawing for the others stops early (`stop_after`).
     """
     shapes = {(key.block_size, key.offsets, key.payload_bits, key.soft): key for key in keys}
     return settings.draws * max(_alignment_seconds(text, key, settings) for key in shapes.values())
@@ -197,6 +179,8 @@ def stop_after(settings: DetectionSettings, tried: int) -> int:
 def _alignment_seconds(text: PreparedText, key: Key, settings: DetectionSettings) -> float:
     """The CPU time of a text's alignments with one key."""
     searches = settings.searches(text.longest)
+    # A soft key is searched once for all its starts, a hard one for each of them.
+    cell = (_PAYLOAD if key.payload_bits else _SOFT) if key.soft else _HARD * key.offsets
     seconds = 0.0
     for version in text.versions:
         count = len(version.sentences)
@@ -205,11 +189,5 @@ def _alignment_seconds(text: PreparedText, key: Key, settings: DetectionSettings
         if "whole" in searches:
             chances = version.units.chances
             length = scoring(key, settings, by_clauses=chances is not None).length(count)
-            seconds += count * length * (_cell_seconds(key) if chances is None else _RUN * chances.shape[1])
+            seconds += count * length * (cell if chances is None else _RUN * chances.shape[1])
     return seconds
-
-
-def _cell_seconds(key: Key) -> float:
-    if not key.soft:
-        return _HARD * key.offsets  # a soft key is searched once for all its starts, a hard one for each of them
-    return _PAYLOAD if key.payload_bits else _SOFT

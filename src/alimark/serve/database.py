@@ -153,11 +153,7 @@ MIGRATIONS: list[tuple[str, ...]] = [
 
 
 def migrate(connection: Connection) -> None:
-    """Brings the tables to this release's version in one transaction.
-
-    Raises:
-        DatabaseError: The tables were written by a later release.
-    """
+    """Brings the tables to this release's version in one transaction."""
     with connection.transaction():
         connection.lock()
         connection.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)")

@@ -9,19 +9,7 @@ from alimark.core._util.json_types import JsonObject
 
 
 def docs_page(description: JsonObject) -> str:
-    """Returns the page that shows an OpenAPI description.
-
-    Args:
-        description: The content of /openapi.json.
-
-    Returns:
-        HTML.
-
-    Example:
-        >>> page = docs_page({"info": {"title": "t", "version": "1"}, "paths": {"/x": {"get": {"summary": "Show <x>"}}}})
-        >>> "Show &lt;x&gt;" in page
-        True
-    """
+    """Returns the HTML page that shows an OpenAPI description, the content of /openapi.json."""
     schemas = description.get("components", {}).get("schemas", {})
     info = description["info"]
     sections = [

@@ -38,12 +38,7 @@ class AnyTextResponse(JSONResponse):
 class ApiError(Exception):
     """An error response in the format of the OpenAI protocol.
 
-    Args:
-        status: The HTTP status.
-        code: A short name of the error, for programs.
-        message: A sentence that says what is wrong and how to fix it.
-        retry_after: Seconds after which the client may try again.
-        param: The field of the request that is wrong.
+    `code` names the error for programs, the message says what is wrong and how to fix it, `param` is the field that is wrong.
     """
 
     def __init__(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 
 from alimark.core.detection.settings import DetectionSettings
-from alimark.core.keys.key import Key
 from alimark.serve.checking import Check, Checker
 from alimark.serve.database import Store
 from alimark.serve.places import QueueFull
@@ -20,9 +18,6 @@ _KEPT = 2.0
 """Seconds for which an answer is used again, because anyone may ask without a token."""
 _TEXT = "The keeper lit the lamp before dinner. A visitor lost an old map on Friday."
 _SETTINGS = DetectionSettings(draws=100)
-
-
-_Start = Callable[[], Awaitable[object]]
 
 
 class Readiness:
@@ -41,29 +36,19 @@ class Readiness:
         return await asyncio.shield(self._running)
 
     async def _check(self) -> str:
-        try:
-            if not await self._works(self._write):
-                return "the database does not accept records"
-            if not await self._works(self._detect):
-                return "detection does not work"
-            return ""
-        finally:
-            self._answered = time.monotonic()
-
-    async def _works(self, start: _Start) -> bool:
+        problem = "the database does not accept records"
         try:
             async with asyncio.timeout(SECONDS):
-                await start()
+                await asyncio.wrap_future(self._store.submit(self._records.probe()))
+            problem = "detection does not work"
+            async with asyncio.timeout(SECONDS):
+                check = Check(_TEXT, (self._ring.detecting("")[0],), _SETTINGS)
+                [future] = self._checker.submit("", [check], lambda _, answer: answer)
+                await asyncio.wrap_future(future)
         except (QueueFull, NoKey):
-            return True  # the service is busy, or waits for its first key
+            return ""  # the service is busy, or waits for its first key
         except Exception:  # any failure, a timeout as well, means that requests fail
-            return False
-        return True
-
-    def _write(self) -> Awaitable[object]:
-        return asyncio.wrap_future(self._store.submit(self._records.probe()))
-
-    def _detect(self) -> Awaitable[object]:
-        keys: list[Key] = self._ring.detecting("")
-        [future] = self._checker.submit("", [Check(_TEXT, (keys[0],), _SETTINGS)], lambda _, answer: answer)
-        return asyncio.wrap_future(future)
+            return problem
+        finally:
+            self._answered = time.monotonic()
+        return ""

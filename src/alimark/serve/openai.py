@@ -1,31 +1,35 @@
 """The OpenAI protocol: models, completions and chat completions, in one response or streamed sentence by sentence.
 
 Text is watermarked. A client chooses the length and the sampling within the operator's limits, but not the number of
-candidates. What marked text cannot have (tools, JSON, a temperature of 0) is refused with the reason or, if the operator wants
-it so, passed on unmarked with a flag. `responses` has the Responses API.
+candidates. What marked text cannot have (tools, JSON, a temperature of 0) is refused with the reason or, where the setting
+`unmarkable` says so, passed on; the answer then says in its field `alimark` and in the header `X-Alimark-Marked` that it is not
+marked. `responses` has the Responses API.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.generation.api import Generation
+from alimark.core.llm.base import ForwardsRequests
 from alimark.errors import AlimarkError
 from alimark.serve.auth import Token
 from alimark.serve.bodies import BoundedRoute
 from alimark.serve.errors import ApiError
-from alimark.serve.openai_schemas import ChatCompletion, Completion, ToWrite
-from alimark.serve.passing_on import begin
+from alimark.serve.openai_schemas import ChatCompletion, Completion, Mark, ToWrite
 from alimark.serve.service import GenerateToken, Service, ServiceOf
 from alimark.serve.texts import FINISH, Texts
 
 router = APIRouter(tags=["writing"], route_class=BoundedRoute)
+_OWN_FIELDS = {"sentences", "payload"}
+"""Fields that only this service knows."""
+_DONE = b"data: [DONE]\n\n"
 
 
 @router.get("/v1/models", summary="List the model of this service")
@@ -88,22 +92,90 @@ def _choice(texts: Texts, place: int, generation: Generation) -> JsonObject:
 async def _stream(texts: Texts, include_usage: bool) -> AsyncIterator[bytes]:
     chat = texts.body.chat
 
-    def event(choices: Sequence[JsonObject], mark: JsonObject | None = None, **more: object) -> bytes:
-        content = _head(texts, chunk=True) | {"choices": list(choices), "alimark": mark or {"key_id": texts.key.id}}
-        return b"data: " + json.dumps(content | more).encode() + b"\n\n"
+    def event(choices: list[JsonObject], mark: JsonObject | None = None, **more: object) -> bytes:
+        mark = mark or {"key_id": texts.key.id}
+        return _event(_head(texts, chunk=True) | {"choices": choices, "alimark": mark} | more)
 
     try:
         if chat:
-            begin = {"delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-            yield event([{"index": place, **begin} for place in range(texts.body.count)])
+            start = {"delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+            yield event([{"index": place, **start} for place in range(texts.body.count)])
         async for piece in texts.pieces():
             content = {"delta": {"content": piece.text}} if chat else {"text": piece.text}
             finish = None if piece.generation is None else FINISH[piece.generation.ended]
             yield event([{"index": piece.place, **content, "logprobs": None, "finish_reason": finish}], piece.mark)
         if include_usage:
             yield event([], usage=await asyncio.to_thread(_usage, texts))
-        yield b"data: [DONE]\n\n"
+        yield _DONE
     except (AlimarkError, ApiError, TimeoutError) as error:
-        yield b"data: " + json.dumps({"error": texts.failure(error)}).encode() + b"\n\n"
+        yield _event({"error": texts.failure(error)})
     finally:
         texts.close()
+
+
+def _event(content: JsonObject) -> bytes:
+    return b"data: " + json.dumps(content).encode() + b"\n\n"
+
+
+async def begin(body: ToWrite, service: Service, token: Token) -> Texts | Response:
+    """Starts the texts of a request; returns the engine's own answer to one that marked text cannot fulfil."""
+    service.check_model(body.model)
+    if (answer := await _unmarked_answer(body, service, token.id)) is not None:
+        return answer
+    texts = Texts(body, service, token)
+    await texts.start()
+    return texts
+
+
+async def _unmarked_answer(body: ToWrite, service: Service, owner: str) -> Response | None:
+    problem = body.unmarkable() or _too_predictable(body, service)
+    if problem is None:
+        return None
+    name, reason = problem
+    if service.settings.unmarkable == "refuse":
+        message = f"Marked text cannot have what the field {name} asks for: {reason}. Leave the field out."
+        raise ApiError(422, "unmarkable", message, param=name)
+    if body.stream and body.path == "responses":
+        message = "A response that is passed on unmarked cannot be streamed. Leave out the field stream."
+        raise ApiError(422, "unmarkable", message, param="stream")
+    sent = body.model_dump(exclude_unset=True, exclude=_OWN_FIELDS | {"stream", "stream_options"})
+    llm = service.llm
+    assert isinstance(llm, ForwardsRequests), "checked when the service was made"
+    answer: JsonObject = await service.result(service.writers.ask(lambda: llm.forward(body.path, sent), owner))
+    service.metrics.unmarked.inc()
+    mark = Mark(marked=False, reason=f"{name}: {reason}", key_id="").model_dump()
+    headers = {"x-alimark-marked": "false"}
+    if body.stream:
+        events = _events_of(answer, mark, include_usage=body.wants_usage)
+        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+    return JSONResponse(answer | {"alimark": mark}, headers=headers)
+
+
+def _too_predictable(body: ToWrite, service: Service) -> tuple[str, str] | None:
+    """Returns the field by which all candidates would be alike, and the reason."""
+    limits = service.settings
+    for name, value, least in (
+        ("temperature", body.temperature, limits.least_temperature), ("top_p", body.top_p, limits.least_top_p)
+    ):  # fmt: skip
+        if value is not None and value < least:
+            return name, f"with a {name} below {least:g} all candidates would be alike; use {least:g} or more"
+    return None
+
+
+def _events_of(answer: JsonObject, mark: JsonObject, *, include_usage: bool) -> Iterator[bytes]:
+    """Yields a whole answer as a stream of one event for each choice and, where it is asked for, one for the usage."""
+    head = {name: answer.get(name) for name in ("id", "created", "model")} | {"alimark": mark}
+    chat = answer.get("object") == "chat.completion"
+    head["object"] = "chat.completion.chunk" if chat else "text_completion"
+    for choice in answer.get("choices", []):
+        content = dict(choice)
+        if "message" in content:
+            message = dict(content.pop("message"))
+            calls = message.get("tool_calls") or []
+            if calls:
+                message["tool_calls"] = [call | {"index": number} for number, call in enumerate(calls)]
+            content["delta"] = message
+        yield _event(head | {"choices": [content]})
+    if include_usage and answer.get("usage"):
+        yield _event(head | {"choices": [], "usage": answer["usage"]})
+    yield _DONE

@@ -58,9 +58,8 @@ class WithoutNulls(Strict):
 class StreamOptions(WithoutNulls):
     """Options of a streamed response."""
 
-    include_usage: bool | None = Field(
-        False, description="Ends the stream with an event that contains the usage and no choices."
-    )
+    include_usage: bool | None = False
+    """Ends the stream with an event that contains the usage and no choices."""
     include_obfuscation: bool | None = Field(None, description="Accepted and ignored.")
 
 
@@ -73,12 +72,10 @@ class ToWrite(WithoutNulls):
     seed: Seed | None = Field(None, description="Makes the text repeatable.")
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    sentences: int | None = Field(
-        None, ge=1, le=10_000, description="The most sentences. A completion is written on until it has them."
-    )
-    payload: int | None = Field(
-        None, ge=0, lt=2**24, description="The number that the mark carries, if the service's key has payloads."
-    )
+    sentences: int | None = Field(None, ge=1, le=10_000)
+    """The most sentences. A completion is written on until it has them."""
+    payload: int | None = Field(None, ge=0, lt=2**24)
+    """The number that the mark carries, if the service's key has payloads."""
     user: str | None = Field(None, max_length=512, description="Accepted and ignored.")
     store: bool | None = Field(None, description="Accepted and ignored: texts are not stored for clients.")
     metadata: Metadata | None = Field(None, description="Accepted and ignored.")
@@ -151,9 +148,8 @@ class ToComplete(ToWrite):
 
     max_tokens: Tokens | None = Field(None, description="The most tokens of a text.")
     n: int | None = Field(1, ge=1, le=16)
-    stop: Stop | list[Stop] | None = Field(
-        None, description="Up to 16 strings; the text ends before the first of them."
-    )
+    stop: Stop | list[Stop] | None = None
+    """Up to 16 strings; the text ends before the first of them."""
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     logit_bias: dict[str, float] | None = None
@@ -326,24 +322,20 @@ class CreateResponse(ToWrite):
 class Mark(Schema):
     """The field `alimark` of a response, which the OpenAI protocol does not have."""
 
-    marked: bool = Field(
-        default=True, description="Whether the text is marked; it is not where a request was passed on."
-    )
-    reason: str | None = Field(default=None, description="Why the text is not marked.")
+    marked: bool = True
+    """Whether the text is marked; it is not where a request was passed on."""
+    reason: str | None = None
+    """Why the text is not marked."""
     key_id: str
     record_ids: list[str] = Field(default=[])
-    matches: list[list[int]] = Field(
-        default=[], description="For each choice: how many bits of its block each sentence carries."
-    )
+    matches: list[list[int]] = Field(default=[])
+    """For each choice: how many bits of its block each sentence carries."""
     block_size: int = 0
-    payload: int | None = Field(default=None, description="The number that the mark carries, if the key has payloads.")
-    tokens_sampled: list[int] = Field(
-        default=[], description="For each choice: sampled tokens, including those of all candidates."
-    )
-    too_short: list[bool] = Field(
-        default=[], description="For each choice: whether it has too few sentences for its mark to be found."
-    )
-    sentences_needed: int | None = Field(
-        default=None,
-        description="Sentences from which on the mark is found nine times in ten, at a false-positive rate of 1%.",
-    )
+    payload: int | None = None
+    """The number that the mark carries, if the key has payloads."""
+    tokens_sampled: list[int] = Field(default=[])
+    """For each choice: sampled tokens, including those of all candidates."""
+    too_short: list[bool] = Field(default=[])
+    """For each choice: whether it has too few sentences for its mark to be found."""
+    sentences_needed: int | None = None
+    """Sentences from which on the mark is found nine times in ten, at a false-positive rate of 1%."""

@@ -22,9 +22,6 @@ class Places:
 
     While there is room, anybody may take places. An owner that has less than its share may enter a full queue, so that nobody
     is kept out by the many requests of another; the queue then has a few more items than its limit.
-
-    Args:
-        most: The limit.
     """
 
     def __init__(self, most: int) -> None:

@@ -108,25 +108,16 @@ class RecordLog:
     def export(self, since: float = 0.0) -> Iterator[str]:
         """Yields all records since a time as JSONL, oldest first, one page at a time."""
         statement = f"SELECT * FROM records WHERE number > ? AND at >= ? ORDER BY number LIMIT {_PAGE}"
-
-        def page(after: int) -> list[Row]:
-            return self._store.do(lambda connection: connection.execute(statement, (after, since)))
-
-        rows = page(0)
-        while rows:
+        last = 0
+        while rows := self._store.do(lambda db: db.execute(statement, (last, since))):  # noqa: B023 - `do` waits
             yield "".join(_line(row) for row in rows)
-            rows = page(rows[-1]["number"])
+            last = rows[-1]["number"]
 
     def prune(self, days: float, *, clock_is_right: bool = False) -> int:
         """Deletes records that are older than `days` and returns their number.
 
-        Args:
-            days: The age of the oldest record that is kept.
-            clock_is_right: Whether to trust the clock although it jumped.
-
-        Raises:
-            AlimarkError: The clock is more than `MAX_CLOCK_STEP` days later than at the last deletion or, before the first one,
-                than the newest record.
+        Without `clock_is_right` it refuses where the clock is more than `MAX_CLOCK_STEP` days later than at the last deletion
+        or, before the first one, than the newest record.
         """
         now = time.time()
         before = now - days * 86400

@@ -15,8 +15,8 @@ from alimark.core.generation.api import Generation
 from alimark.errors import AlimarkError
 from alimark.serve.bodies import BoundedRoute
 from alimark.serve.errors import AnyTextResponse, ApiError
+from alimark.serve.openai import begin
 from alimark.serve.openai_schemas import CreateResponse
-from alimark.serve.passing_on import begin
 from alimark.serve.service import GenerateToken, ServiceOf
 from alimark.serve.texts import FINISH, Texts
 

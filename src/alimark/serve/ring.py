@@ -106,21 +106,12 @@ class Ring:
         return sorted(self._labels.values(), key=lambda label: label.number)
 
     def key(self, name: str) -> Key:
-        """Returns the key with the id `name`.
-
-        Raises:
-            UnknownKey: There is no such key.
-            KeyFileError: Its file is missing or contains another key.
-        """
+        """Returns the key with the id `name`, or raises UnknownKey, or KeyFileError where its file is not right."""
         self._label(name)
         return self._keys.get(name) or self._load(name)
 
     def marking(self, tenant: str, model: str) -> Key:
-        """Returns the key that marks new text: the tenant's last activated one, a key for this model before a key for any.
-
-        Raises:
-            NoKey: The tenant has no active key for the model.
-        """
+        """Returns the key that marks new text: the tenant's last activated one, a key for this model before a key for any."""
         label = self._marking_label(tenant, model)
         if label is None:
             whom = f"tenant {tenant!r}" if tenant else "tokens without a tenant"
@@ -136,7 +127,7 @@ class Ring:
             label for label in self._labels.values()
             if label.may_mark(now) and label.tenant == tenant and label.model in ("", model) and label.id in self._keys
         ]  # fmt: skip
-        return max(usable, key=lambda label: (label.model != "", *_activation(label)), default=None)
+        return max(usable, key=lambda label: (label.model != "", label.activated, label.number), default=None)
 
     def is_marking(self, label: Label, model: str) -> bool:
         """Returns whether text of this model is marked with the key now; of a tenant's keys one is, or none."""
@@ -144,11 +135,7 @@ class Ring:
         return marking is not None and marking.id == label.id
 
     def detecting(self, tenant: str, names: Iterable[str] | None = None) -> list[Key]:
-        """Returns the active keys that a token of this tenant may detect with: all, or those in `names`.
-
-        Raises:
-            NoKey: There is no such key, or the tenant may not use one of `names`.
-        """
+        """Returns the active keys that a token of this tenant may detect with: all, or those in `names`."""
         now = time.time()
         allowed = {
             label.id: self._keys[label.id] for label in self._labels.values()
@@ -188,9 +175,6 @@ class Ring:
         """Adds an existing key. Its file is written before its label, so that every label has a file.
 
         With `activate` new text is marked with it from its start on; otherwise it only detects.
-
-        Raises:
-            KeyFileError: The key is of another scheme, or on the ring already.
         """
         if not aligns(key.scheme):
             raise KeyFileError(f"the service uses alimark keys, not {key.scheme} keys; create one with alimark keygen")
@@ -206,17 +190,7 @@ class Ring:
     def rotate(self, name: str, embedder: str | Embedder, *, ends: float | None = None) -> Label:
         """Creates the successor of a key, with its tenant and model. The old key detects until `ends`, and marks no new text.
 
-        Args:
-            name: The id of the key.
-            embedder: The embedder of the successor.
-            ends: The time at which detection with the old key ends, if it is to end.
-
-        Returns:
-            The label of the successor, which has the parameters of the old key, or default ones if the old file is missing.
-
-        Raises:
-            UnknownKey: There is no such key.
-            KeyFileError: The key has a successor already, or was made from given arrays.
+        The successor has the parameters of the old key, or default ones if the old file is missing.
         """
         old = self._label(name)
         if old.successor is not None:
@@ -246,12 +220,7 @@ class Ring:
         return label
 
     def activate(self, name: str) -> Label:
-        """Marks new text with a key of the ring from now on.
-
-        Raises:
-            UnknownKey: There is no such key.
-            KeyFileError: The key has ended or has a successor, or its file is missing.
-        """
+        """Marks new text with a key of the ring from now on."""
         label, now, activated = self._label(name), time.time(), self._next_activation()
         if label.successor is not None:
             raise KeyFileError(f"the key {name} was rotated; its successor {label.successor} marks in its place")
@@ -325,10 +294,6 @@ def _successor(key: Key, embedder: str | Embedder) -> Key:
     If the service uses the embedder that `key` names, nothing else changes. If it uses another one, decision, block size,
     starts, runs and splitter are kept; span and directions are the defaults of the new embedder, and there is no
     centre, because these were measured on embeddings of the old one.
-
-    Raises:
-        KeyFileError: The key was made from given arrays, which cannot be drawn at random.
-        KeyMismatch: The new embedder has fewer dimensions than a block has bits.
     """
     if key.from_given_arrays:
         raise KeyFileError(
@@ -361,8 +326,3 @@ def _insert(label: Label) -> Job[None]:
         )
 
     return job
-
-
-def _activation(label: Label) -> tuple[float, int]:
-    """Orders keys by when they were activated; one that only detects comes first."""
-    return (-1.0 if label.activated is None else label.activated, label.number)

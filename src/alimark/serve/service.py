@@ -40,13 +40,7 @@ _PRUNE = 3600.0
 
 
 class Service:
-    """The shared state of one app, which closes it at its end.
-
-    Args:
-        settings: The settings of the service.
-        llm: Loads a language model by name; tests pass stand-ins.
-        embedder: Loads an embedder by name; tests pass stand-ins.
-    """
+    """The shared state of one app, which closes it at its end. `llm` and `embedder` load models by their names."""
 
     def __init__(
         self,
@@ -99,12 +93,7 @@ class Service:
         return embedder
 
     def marking_key(self, token: Token, payload: int | None) -> Key:
-        """Returns the key that marks a text of a token, with the payload of the settings or else that of the request.
-
-        Raises:
-            ApiError: The settings fix another payload for this token, or the payload does not fit the key.
-            NoKey: No key marks texts of this token.
-        """
+        """Returns the key that marks a text of a token, with the payload of the settings or else that of the request."""
         key = self.ring.marking(token.tenant, self.llm.name)
         labels = (token.id, token.tenant, self.llm.name)
         fixed = next((self.settings.payloads[label] for label in labels if label in self.settings.payloads), None)

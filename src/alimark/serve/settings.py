@@ -108,9 +108,6 @@ def read_settings(path: Path | None, given: Mapping[str, object], *, default_dat
     """Reads the settings from a TOML file; `given` values (from the command line) replace those of the file.
 
     Both may hold `strength` (`light`, `standard` or `strong`) in place of `candidates`.
-
-    Raises:
-        AlimarkError: The file is not valid TOML, or a setting is unknown or has a wrong type or value.
     """
     content: dict[str, Any] = {}
     if path is not None:

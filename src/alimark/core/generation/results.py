@@ -16,15 +16,6 @@ if TYPE_CHECKING:
 class MarkedSentence:
     """A sentence that was just chosen, as `progress` is called with it.
 
-    Attributes:
-        number: The number of the sentence in its text, from 1 on.
-        unit: The sentence as it is embedded, on one line and cleaned.
-        piece: What was added to the text since the sentence before: the sentence, and the white space and code before it.
-            All pieces joined are the text up to its last sentence.
-        matches: How much of the mark it carries, as in `Generation.matches`.
-        candidates: Candidates sampled so far, for all sentences.
-        tokens: Tokens sampled so far, for all candidates.
-
     Example:
         >>> from alimark import AliMark, Key
         >>> from alimark.testing import StandInEmbedder, StandInLLM
@@ -40,11 +31,16 @@ class MarkedSentence:
     """
 
     number: int
+    """The number of the sentence in its text, from 1 on."""
     unit: str
+    """The sentence as it is embedded, on one line and cleaned."""
     piece: str
+    """What was added to the text since the sentence before: the sentence, and the white space and code before it."""
     matches: int
+    """How much of the mark it carries, as in `Generation.matches`."""
     candidates: int
     tokens: int
+    """Candidates and tokens sampled so far, for all sentences."""
 
 
 Progress = Callable[[MarkedSentence], None]
@@ -146,14 +142,7 @@ class Generation(WrittenText):
         return bool(self.key_id)
 
     def record(self, record_id: str) -> Record:
-        """The generation as one record of a JSONL file.
-
-        Args:
-            record_id: The `id` of the record.
-
-        Returns:
-            A dictionary that can be written as JSON.
-        """
+        """The generation as one record of a JSONL file, with the given `id`."""
         matches = {"matches": list(self.matches)} if self.marked else {}
         unmet = {} if self.unmet is None else {"unmet": self.unmet}
         text = {"prompt": self.prompt, "text": self.text, "sentences": list(self.sentences)}

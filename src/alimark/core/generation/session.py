@@ -151,15 +151,12 @@ class Session:
         if self._ending.stops and not aside_opens(draw.text):
             written = self.context_text
             place = self._ending.stop_in(written + draw.text, len(written))
-            if place is not None and place - len(written) < max(1, self._first_end(draw.text)):
+            first_end = next((end for _, end in self.text.cutter.spans(draw.text)), 1)  # whether it is complete or not
+            if place is not None and place - len(written) < first_end:
                 stopped = Draw(draw.text[: max(0, place - len(written))], draw.tokens, "model")
                 candidate = self.text.candidate(stopped, stopped=True)
                 return replace(candidate, last="stop sequence") if candidate.flaw == "blank" else candidate
         return self.text.candidate(draw, may_end=self._may_end)
-
-    def _first_end(self, continuation: str) -> int:
-        """Where the first sentence of a continuation ends, whether it is complete or not; 0 where there is none."""
-        return next((end for _, end in self.text.cutter.spans(continuation)), 0)
 
     def _decided_by_first(self, first: Candidate, draw: Draw) -> bool:
         """Ends the text or adds a code block where the first draw of a sentence does so; whether it did.
@@ -208,17 +205,11 @@ class Session:
         self._apply_ending()
 
     def choose(self, seen: dict[str, Floats]) -> Candidate | None:
-        """Chooses the next sentence among the candidates so far.
+        """Chooses the next sentence among the candidates so far; None where another wave is needed or the text has ended.
 
         A rule that stops takes the first candidate that meets it. Otherwise, once all candidates are drawn, a random one of
-        the best is taken; a sentence that was drawn twice counts twice.
-
-        Args:
-            seen: The features of each unit that `parse` returned, as the rule computes them from its embedding (for AliMark,
-                its projections).
-
-        Returns:
-            The chosen candidate, or None where another wave is needed or the text has ended.
+        the best is taken; a sentence that was drawn twice counts twice. `seen` has the features of each unit that `parse`
+        returned, as the rule computes them from its embedding (for AliMark, its projections).
         """
         self._seen |= seen
         self._cost["embedded"] += len(seen)

@@ -32,17 +32,6 @@ _MAX_TOKENS = 1_000_000
 def candidates_for(strength: str | None, candidates: int | None, default: int = DEFAULT_CANDIDATES) -> int:
     """Returns the number of candidates that a strength names, or the number itself, or the default where neither is given.
 
-    Args:
-        strength: A name of `STRENGTHS`.
-        candidates: A number of candidates.
-        default: The number where both are None.
-
-    Returns:
-        How many candidates are sampled for a sentence, as `GenerationSettings.candidates`.
-
-    Raises:
-        AlimarkError: The strength is unknown, or both a strength and a number are given.
-
     Example:
         >>> candidates_for("strong", None), candidates_for(None, 32), candidates_for(None, None)
         (256, 32, 64)

@@ -88,14 +88,7 @@ class Rewriting(WrittenText):
         return tuple(sentence.number for sentence in self.rewritten if sentence.outcome not in chosen)
 
     def moved_most(self, count: int = 3) -> list[RewrittenSentence]:
-        """The rewritten sentences whose meaning moved most, the furthest first: those to read before publishing.
-
-        Args:
-            count: The most sentences to return.
-
-        Returns:
-            Sentences that were rewritten, by their cosine to what they were.
-        """
+        """The rewritten sentences whose meaning moved most, the furthest first: `count` to read before publishing."""
         rewritten = [sentence for sentence in self.rewritten if sentence.outcome == "rewritten"]
         return sorted(rewritten, key=lambda sentence: sentence.cosine)[:count]
 

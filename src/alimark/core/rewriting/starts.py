@@ -26,17 +26,10 @@ _BISECTIONS = 12
 
 
 def best_start(projections: Sequence[Floats], cosines: Sequence[Floats], key: Key, mean_closeness: float) -> int:
-    """The number of the block, from 0, with which a text carries the strongest mark under a bound on the mean closeness.
+    """The block of `key.starts` with which a text carries the strongest mark under a bound on the mean closeness.
 
-    Args:
-        projections: For each sentence the projections of its options, the original and its rewrites, one per row.
-        cosines: For each sentence the closeness of its options to the original.
-        key: The key.
-        mean_closeness: The least mean cosine of the chosen options. Each start is rated by the options that
-            `RewriteSession.choose` would take if all of them were split again as they are.
-
-    Returns:
-        One of `key.starts`; of equally good ones the first.
+    `projections` and `cosines` have for each sentence those of its options, the original and its rewrites. Each start is rated
+    by the options that `RewriteSession.choose` would take if all of them were split again as they are.
     """
     starts = key.starts
     if len(starts) == 1:

@@ -11,6 +11,7 @@ import hashlib
 import random
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -49,6 +50,7 @@ _TEMPLATES = (
 _MARK = re.compile(r"[.!?]")
 
 
+@dataclass(eq=False)
 class StandInLLM:
     """A language model without weights that generates random sentences, and can imitate faults of real models.
 
@@ -77,48 +79,32 @@ class StandInLLM:
         'sentence'
     """
 
-    def __init__(
-        self,
-        seed: int = 0,
-        *,
-        name: str = "stand-in",
-        ends_after: int | None = None,
-        ends: float = 0.0,
-        blanks: float = 0.0,
-        repeats: float = 0.0,
-        endless: bool = False,
-        context_characters: int | None = None,
-        interrupt_at: int | None = None,
-        max_concurrency: int = 1,
-        preferred_batch: int = 4,
-    ) -> None:
-        self.name = name
-        self.max_concurrency, self.preferred_batch = max_concurrency, preferred_batch
-        self.single_draw_batching = max_concurrency, preferred_batch
-        self.limits: tuple[str, ...] = ()
-        self.calls = 0
-        self._seed = seed
-        self._ends_after = ends_after
-        self._ends = ends
-        self._blanks = blanks
-        self._repeats = repeats
-        self._endless = endless
-        self._context_characters = context_characters
-        self._interrupt_at = interrupt_at
+    seed: int = 0
+    _: KW_ONLY
+    name: str = "stand-in"
+    ends_after: int | None = None
+    ends: float = 0.0
+    blanks: float = 0.0
+    repeats: float = 0.0
+    endless: bool = False
+    context_characters: int | None = None
+    interrupt_at: int | None = None
+    max_concurrency: int = 1
+    preferred_batch: int = 4
+    limits: tuple[str, ...] = field(default=(), init=False)
+    calls: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.single_draw_batching = self.max_concurrency, self.preferred_batch
 
     def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
-        """Generates the draws of each request.
-
-        Raises:
-            ContextFull: A context is longer than `context_characters`.
-            KeyboardInterrupt: This is the call `interrupt_at`.
-        """
+        """Generates the draws of each request."""
         self.calls += 1
-        if self.calls == self._interrupt_at:
+        if self.calls == self.interrupt_at:
             raise KeyboardInterrupt
         for request in requests:
-            if self._context_characters is not None and len(request.context) > self._context_characters:
-                raise ContextFull(f"the stand-in reads at most {self._context_characters} characters")
+            if self.context_characters is not None and len(request.context) > self.context_characters:
+                raise ContextFull(f"the stand-in reads at most {self.context_characters} characters")
         return [
             [self._one(request, request.first + i, sampling, stop) for i in range(request.count)]
             for request in requests
@@ -130,18 +116,18 @@ class StandInLLM:
 
     def _one(self, request: Request, number: int, sampling: Sampling, stop: StopCondition) -> Draw:
         chat = "".join(f"{message.role}: {message.content}\n" for message in request.messages)
-        label = f"{self._seed} {request.seed} {number} {chat}{request.context}"
+        label = f"{self.seed} {request.seed} {number} {chat}{request.context}"
         chance = random.Random(label.encode("utf-8", "surrogatepass"))  # a prompt may hold half a surrogate pair
         ends = len(re.findall(r"[.!?]\W*\s", request.context + " "))
-        if self._ends_after is not None and ends >= self._ends_after:
+        if self.ends_after is not None and ends >= self.ends_after:
             return Draw("", 1, "model")
         kind = chance.random()
-        if kind < self._blanks:
+        if kind < self.blanks:
             return Draw(" \n\n", 1, "model")
-        if sampling.may_end and kind >= 1 - self._ends:
+        if sampling.may_end and kind >= 1 - self.ends:
             return Draw("", 1, "model")
-        if kind < self._blanks + self._repeats:
-            chance = random.Random(self._seed)
+        if kind < self.blanks + self.repeats:
+            chance = random.Random(self.seed)
         text = "" if request.context[-1:].isspace() else " "
         tokens, marked = 0, False
         for token in self._tokens(chance):
@@ -156,7 +142,7 @@ class StandInLLM:
     def _tokens(self, chance: random.Random) -> Iterator[str]:
         while True:
             sentence = _sentence(chance) + " "
-            yield from re.findall(r"\S+\s*", _MARK.sub(",", sentence) if self._endless else sentence)
+            yield from re.findall(r"\S+\s*", _MARK.sub(",", sentence) if self.endless else sentence)
 
 
 def _sentence(chance: random.Random) -> str:

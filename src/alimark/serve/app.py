@@ -103,10 +103,6 @@ def _add_pages(app: FastAPI) -> None:
     app.mount("/page", StaticFiles(directory=PAGE))
 
 
-def _response(error: ApiError) -> Response:
-    return Response(error.body, error.status, error.headers, "application/json")
-
-
 async def _invalid(request: Request, error: Exception) -> Response:
     """Says which field is wrong and why, without the value, which may be a text."""
     assert isinstance(error, RequestValidationError)
@@ -116,14 +112,14 @@ async def _invalid(request: Request, error: Exception) -> Response:
     more = f" The request has {len(errors) - 1} more errors." if len(errors) > 1 else ""
     field = f"field {where}" if where else "request"
     message = f"The {field} is not valid: {first['msg'].removeprefix('Value error, ')}.{more}"
-    return _response(ApiError(422, "invalid", message, param=where or None))
+    return ApiError(422, "invalid", message, param=where or None).response
 
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    response = ApiError(error.status_code, "http", _HTTP_MESSAGES.get(error.status_code, str(error.detail)))
-    response.headers |= error.headers or {}
-    return _response(response)
+    answer = ApiError(error.status_code, "http", _HTTP_MESSAGES.get(error.status_code, str(error.detail)))
+    answer.headers |= error.headers or {}
+    return answer.response
 
 
 class _Server(uvicorn.Server):

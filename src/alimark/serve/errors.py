@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from alimark.core._util.json_types import JsonObject
 from alimark.errors import (
@@ -57,10 +57,10 @@ class ApiError(Exception):
         return {"message": self.message, "type": kind, "code": self.code, "param": self.param}
 
     @property
-    def body(self) -> bytes:
-        """The body of the response."""
+    def response(self) -> Response:
+        """The response with this error."""
         # Plain ASCII, because messages repeat field names of the client, which may contain lone surrogates.
-        return json.dumps({"error": self.error}).encode()
+        return Response(json.dumps({"error": self.error}), self.status, self.headers, "application/json")
 
 
 _STATUS: tuple[tuple[type[AlimarkError], int, str], ...] = (

@@ -81,12 +81,17 @@ class Gate:
                 message["headers"] = headers
             await send(message)
 
+        async def send_error(error: ApiError) -> None:
+            if not info.status:  # otherwise the response has begun, and the client sees that it ends early
+                await error.response(scope, receive, answer)
+
         try:
             if self._needs_token(scope["path"]):
                 self._admit(scope, info)
             await self._app(scope, receive, answer)
         except (ApiError, AlimarkError) as error:
-            await _send_error(error if isinstance(error, ApiError) else to_api_error(error), answer, info)
+            failure = error if isinstance(error, ApiError) else to_api_error(error)
+            await send_error(failure)
         except Exception as error:
             log.error(
                 "unexpected error",
@@ -95,7 +100,7 @@ class Gate:
             message = (
                 f"The server failed unexpectedly. The operator finds the cause in the log by the request id {info.id}."
             )
-            await _send_error(ApiError(500, "internal", message), answer, info)
+            await send_error(ApiError(500, "internal", message))
         finally:
             if info.counted and info.token:
                 self._service.allowance.leave(info.token)
@@ -137,12 +142,3 @@ class Gate:
                 "ms": round(1000 * took, 1), "token": info.token.id if info.token else "",
             },
         )  # fmt: skip
-
-
-async def _send_error(error: ApiError, send: Send, info: RequestInfo) -> None:
-    if info.status:
-        return  # the response has begun; the client sees that it ends early
-    headers = {"content-type": "application/json", "content-length": str(len(error.body)), **error.headers}
-    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": raw})
-    await send({"type": "http.response.body", "body": error.body})

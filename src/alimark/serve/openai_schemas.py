@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.llm.base import Message as Turn
-from alimark.serve.schemas import Schema, Strict
+from alimark.serve.schemas import Schema, Strict, example
 
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Tokens = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -183,9 +183,7 @@ class Completion(ToComplete):
     best_of: int | None = Field(None, ge=1, le=20)
     echo: bool | None = None
     suffix: str | None = None
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"prompt": "The lighthouse keeper opened the door.", "sentences": 3}]}
-    )
+    model_config = example(prompt="The lighthouse keeper opened the door.", sentences=3)
 
     @property
     def prompts(self) -> Sequence[tuple[str, tuple[Turn, ...]]]:
@@ -249,11 +247,7 @@ class ChatCompletion(ToComplete):
     reasoning_effort: str | None = Field(None, description="Accepted and ignored.")
     verbosity: str | None = Field(None, description="Accepted and ignored.")
     web_search_options: JsonObject | None = None
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"messages": [{"role": "user", "content": "Why is the sky blue?"}], "sentences": 3}]
-        }
-    )
+    model_config = example(messages=[{"role": "user", "content": "Why is the sky blue?"}], sentences=3)
 
     @property
     def most_tokens(self) -> int | None:
@@ -306,7 +300,7 @@ class CreateResponse(ToWrite):
     background: bool | None = None
     reasoning: Reasoning | None = None
     truncation: str | None = Field(None, description="Accepted and ignored.")
-    model_config = ConfigDict(json_schema_extra={"examples": [{"input": "Why is the sky blue?", "sentences": 3}]})
+    model_config = example(input="Why is the sky blue?", sentences=3)
 
     @property
     def most_tokens(self) -> int | None:

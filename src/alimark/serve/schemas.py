@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, create_model, model_validator
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.detection.fields import fields_for
@@ -41,6 +41,11 @@ Fpr = Annotated[
 ]
 Texts = Annotated[list[str], Field(fail_fast=True)]
 """A list of texts; the first wrong item ends its validation, so that a request cannot cause millions of errors."""
+
+
+def example(**fields: JsonValue) -> ConfigDict:
+    """The settings of a model whose description shows an example with these fields."""
+    return ConfigDict(json_schema_extra={"examples": [fields]})
 
 
 class Schema(BaseModel):
@@ -89,11 +94,7 @@ class Detect(Strict):
     evidence: bool = False
     """Adds everything that is needed to check the result, including the alignment, and the probability of each sentence to
     carry the mark."""
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"input": "The old sailor sold the piano. A visitor lost an old map on Friday."}]
-        }
-    )
+    model_config = example(input="The old sailor sold the piano. A visitor lost an old map on Friday.")
 
 
 def _type(kind: Any) -> Any:
@@ -138,7 +139,7 @@ class Rewrite(Strict):
     """Lowest cosine between the embeddings of a sentence and its rewrite."""
     mean_closeness: float = Field(0.81, ge=0, le=1, allow_inf_nan=False)
     """Lowest mean of these cosines over the text."""
-    model_config = ConfigDict(json_schema_extra={"examples": [{"input": "The mayor opened the bridge before dinner."}]})
+    model_config = example(input="The mayor opened the bridge before dinner.")
 
 
 class Rewritten(Schema):
@@ -190,9 +191,7 @@ class Attack(Strict):
     rate: Rate = 0.3
     """Share of sentences or words to change; ignored by translate."""
     seed: Seed = 0
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"name": "delete", "input": "One came. Two went. Three stayed.", "rate": 0.3}]}
-    )
+    model_config = example(name="delete", input="One came. Two went. Three stayed.", rate=0.3)
 
 
 class Attacked(Schema):
@@ -225,7 +224,7 @@ class NewKey(Strict):
     """Bits of the number that texts carry: 8, 16 or 24; 0 for none."""
     starts: Time | None = None
     ends: Time | None = None
-    model_config = ConfigDict(json_schema_extra={"examples": [{"tenant": "", "decision": "soft"}]})
+    model_config = example(tenant="", decision="soft")
 
     @model_validator(mode="after")
     def _check_payloads(self) -> NewKey:
@@ -257,7 +256,7 @@ class NewToken(Strict):
     roles: list[Role] = Field(min_length=1, max_length=3)
     tenant: Name = ""
     name: Name = ""
-    model_config = ConfigDict(json_schema_extra={"examples": [{"roles": ["detect"], "name": "newsroom"}]})
+    model_config = example(roles=["detect"], name="newsroom")
 
 
 @dataclass(frozen=True, kw_only=True)

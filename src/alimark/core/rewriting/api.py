@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 from alimark.core._util.work import stop_if_cancelled
 from alimark.core.embedding.base import Embedder
-from alimark.core.frozen.text.splitting import Splitter
 from alimark.core.keys.key import Key
 from alimark.core.llm.base import LLM, Request
 from alimark.core.llm.requests import draw_all
@@ -85,7 +84,12 @@ def _rewrite_together(
     """Asks for the rewrites of all texts of a group, wave by wave."""
     if not group:
         return
-    over, least = _has_second_sentence(group[0].cutter), settings.asks_a_wave
+    cutter, least = group[0].cutter, settings.asks_a_wave
+
+    def over(answer: str) -> bool:
+        """Whether an answer goes on after its sentence: it cannot be used, so the rest need not be sampled."""
+        return len(cutter.spans(answer)) > 1 and cutter.first_sentence_over(answer)
+
     while asked := [(text, *request) for text in group for request in text.next_wave(embedder)]:
         requests = _unless_cancelled(request for *_, request in asked)
         for place, request, answer in draw_all(llm, requests, settings.sampling, over, min_batch=least):
@@ -103,8 +107,3 @@ def _unless_cancelled(requests: Iterable[Request]) -> Iterator[Request]:
     for request in requests:
         stop_if_cancelled()
         yield request
-
-
-def _has_second_sentence(cutter: Splitter) -> Callable[[str], bool]:
-    """Stops an answer that goes on after its sentence: it cannot be used, so the rest need not be sampled."""
-    return lambda text: len(cutter.spans(text)) > 1 and cutter.first_sentence_over(text)

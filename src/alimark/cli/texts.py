@@ -58,12 +58,9 @@ class TextRow(NamedTuple):
 
 
 class TextFile:
-    """Reads a JSONL file of texts or prompts; a line without one is skipped with a warning on stderr.
+    """Reads a JSONL file of texts or prompts; a line whose `field` holds no text is skipped with a warning on stderr.
 
-    Args:
-        source: The file.
-        field: The field that has to hold a text.
-        key: The key of the run, which takes the payload that a line names.
+    `key` is the key of the run, which takes the payload that a line names.
     """
 
     def __init__(self, source: Path, field: str = "text", key: Key | None = None) -> None:
@@ -154,15 +151,9 @@ def make_all(
 ) -> Counter[str]:
     """Makes a text for every line that has none in the output yet, and appends each as soon as it is finished.
 
-    Args:
-        file: The lines.
-        output: The JSONL file that is appended to.
-        key_id: The key that all its records must have.
-        make: Yields the number of a row with its result, or with the error that ended it.
-        record: The fields that a result adds to the record of its line.
-
-    Returns:
-        How many texts were written, skipped because they were there already, and failed.
+    All records of the output must have the key `key_id`. `make` yields the number of a row with its result, or with the error
+    that ended it; `record` makes the fields that a result adds to the record of its line. Returns how many texts were written,
+    were there already, and failed.
     """
     from alimark.core._util.jsonl import JsonlWriter
 

@@ -34,11 +34,7 @@ class LimitRepeats(logging.Filter):
     """Drops log records that repeat too often, so that clients without a token cannot fill the disk.
 
     Records of requests with a token are never dropped; their number has a limit already. After a pause the next record of the
-    same kind says in the field `suppressed` how many were dropped.
-
-    Args:
-        most: The number of records of a kind that pass in each period.
-        seconds: The length of a period.
+    same kind says in the field `suppressed` how many were dropped. `most` of a kind pass in each period of `seconds`.
     """
 
     def __init__(self, most: int = 20, seconds: float = 10.0) -> None:
@@ -61,12 +57,12 @@ class LimitRepeats(logging.Filter):
         return count < self.most
 
 
-def set_up_log(level: int = logging.INFO) -> None:
+def set_up_log() -> None:
     """Sends the log of the service to stderr as lines of JSON."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     handler.addFilter(LimitRepeats())
-    for name, least in (("alimark.serve", level), ("uvicorn", max(level, logging.WARNING))):
+    for name, level in (("alimark.serve", logging.INFO), ("uvicorn", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(least)
+        logger.setLevel(level)

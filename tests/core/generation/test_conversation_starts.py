@@ -10,7 +10,7 @@ import pytest
 from alimark import AliMark, Key
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.api import Ending, GenerationSettings, Session
-from alimark.core.generation.scheduler import Loop
+from alimark.core.generation.scheduler import step
 from alimark.core.generation.selection import TextOrigin
 from alimark.core.keys.projection import project, targets
 from alimark.core.llm.base import Message
@@ -53,9 +53,8 @@ def written(key: Key, prompt: str, sentences: int, *turns: Message, tokens: int 
     settings = GenerationSettings(sentences, 24, prompt_style=style)  # type: ignore[arg-type]
     ending = Ending((), tokens, lambda text: len(text.split()))
     session = Session(prompt, key, settings, rule=rule_for, seed=seed, turns=turns, ending=ending)
-    loop = Loop(StandInLLM(), EMBEDDER)
     while not session.ended:
-        loop.step([session])
+        step(StandInLLM(), EMBEDDER, [session])
     return session.generation(StandInLLM()).text
 
 

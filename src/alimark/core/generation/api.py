@@ -44,17 +44,9 @@ def generate_many(
         prompts: What to continue. A prompt may have a key of its own.
         key: The key of all other prompts; None for unmarked text.
         embedder: The embedder that the keys name; not needed for unmarked text.
-        llm: The language model.
-        settings: How much is written, and by how many candidates.
         rule: Makes the selection rule of a key's scheme, as `alimark.core.schemes.registry.rule_for` does; needed with a key.
         batch: Texts in progress at a time; by default as many as the model is fastest with.
         progress: Called with each sentence as it is chosen.
-
-    Yields:
-        The number of a prompt with its text as soon as that is finished, or with the error that ended it.
-
-    Raises:
-        AlimarkError: Where the settings or the batch make no sense, or key and embedder do not fit.
     """
     if settings.tokens is not None:
         raise AlimarkError(

@@ -25,7 +25,7 @@ from alimark.core.generation.results import Generation
 from alimark.core.generation.session import Session
 from alimark.core.keys.key import Key
 from alimark.core.llm.base import LLM
-from alimark.core.llm.requests import Answer, answer_each
+from alimark.core.llm.requests import answer_each
 from alimark.errors import AlimarkError, ContextFull, LLMError
 
 Finished = Iterator[tuple[int, Generation | AlimarkError]]
@@ -47,68 +47,57 @@ def default_batch(llm: LLM) -> int:
     return max(1, llm.max_concurrency * llm.preferred_batch)
 
 
-Parsed = tuple[Session, list[str]]
+_Parsed = tuple[Session, list[str]]
 """A session, and the units that it needs embedded."""
 
 
-class Loop:
-    """Steps texts with one model and, where text is marked, one embedder."""
-
-    def __init__(self, llm: LLM, embedder: Embedder | None) -> None:
-        self.llm, self.embedder = llm, embedder
-
-    def step(self, sessions: Sequence[Session]) -> None:
-        """One wave of draws for every text; a text whose candidates suffice gets its next sentence."""
-        started = time.perf_counter()
-        parsed: list[Parsed] = []
-        for group in _sampled_alike(sessions):
-            parsed += self.parse(group, self.sample(group))
-        for (session, _), seen in zip(parsed, self.embed(parsed), strict=True):
-            sentence = session.choose(seen)
-            if sentence is not None:
-                session.append(sentence)
-        seconds = time.perf_counter() - started
-        for session in sessions:
-            session.seconds += seconds / len(sessions)
-
-    def sample(self, group: Sequence[Session]) -> list[Answer]:
-        """Draws a wave for every text of a group in one call of the model; an error for a text that has none."""
-        text = group[0].text
-        over = text.code_over if text.in_code else FirstSentence(text.cutter)
-        return answer_each(self.llm, [session.request() for session in group], group[0].settings.sampling, over)
-
-    def parse(self, group: Sequence[Session], drawn: Sequence[Answer]) -> list[Parsed]:
-        """Cuts the first sentences out of a group's draws; a text without draws ends or fails here."""
-        if not group[0].text.in_code:
-            drawn = _read(FirstSentence(group[0].text.cutter), drawn)
-        parsed: list[Parsed] = []
-        for session, draws in zip(group, drawn, strict=True):
-            if isinstance(draws, ContextFull):
-                session.ended = "context full"
-            elif isinstance(draws, LLMError):
-                session.error = draws
-            else:
-                parsed.append((session, session.parse(draws)))
-        return parsed
-
-    def embed(self, parsed: Sequence[Parsed]) -> list[dict[str, Floats]]:
-        """Embeds all new units in one call; for each text what its rule keeps of its units."""
-        units = list(dict.fromkeys(unit for _, wanted in parsed for unit in wanted))
-        if not units:
-            return [{} for _ in parsed]
-        assert self.embedder is not None
-        vectors = self.embedder.embed(units)
-        rows = {unit: i for i, unit in enumerate(units)}
-        return [
-            dict(zip(wanted, session.rule.see(vectors[[rows[unit] for unit in wanted]]), strict=True)) if wanted else {}
-            for session, wanted in parsed
-        ]
+def step(llm: LLM, embedder: Embedder | None, sessions: Sequence[Session]) -> None:
+    """One wave of draws for every text; a text whose candidates suffice gets its next sentence."""
+    started = time.perf_counter()
+    parsed = [pair for group in _sampled_alike(sessions) for pair in _sample(llm, group)]
+    for (session, _), seen in zip(parsed, _embed(embedder, parsed), strict=True):
+        sentence = session.choose(seen)
+        if sentence is not None:
+            session.append(sentence)
+    seconds = time.perf_counter() - started
+    for session in sessions:
+        session.seconds += seconds / len(sessions)
 
 
-def _read(reader: FirstSentence, drawn: Sequence[Answer]) -> list[Answer]:
-    """Reads the draws of all texts in one call, where the engine has not done so."""
-    draws = iter(reader.read([draw for draws in drawn if not isinstance(draws, LLMError) for draw in draws]))
-    return [answer if isinstance(answer, LLMError) else list(islice(draws, len(answer))) for answer in drawn]
+def _sample(llm: LLM, group: Sequence[Session]) -> list[_Parsed]:
+    """Draws a wave for every text of a group in one call of the model, and cuts the first sentences out of the draws.
+
+    A text without draws ends or fails here.
+    """
+    text, reader = group[0].text, FirstSentence(group[0].text.cutter)
+    over = text.code_over if text.in_code else reader
+    drawn = answer_each(llm, [session.request() for session in group], group[0].settings.sampling, over)
+    if not text.in_code:  # where the engine has not read the draws, those of all texts are read in one call
+        draws = iter(reader.read([draw for answer in drawn if not isinstance(answer, LLMError) for draw in answer]))
+        drawn = [answer if isinstance(answer, LLMError) else list(islice(draws, len(answer))) for answer in drawn]
+    parsed: list[_Parsed] = []
+    for session, answer in zip(group, drawn, strict=True):
+        if isinstance(answer, ContextFull):
+            session.ended = "context full"
+        elif isinstance(answer, LLMError):
+            session.error = answer
+        else:
+            parsed.append((session, session.parse(answer)))
+    return parsed
+
+
+def _embed(embedder: Embedder | None, parsed: Sequence[_Parsed]) -> list[dict[str, Floats]]:
+    """Embeds all new units in one call; for each text what its rule keeps of its units."""
+    units = list(dict.fromkeys(unit for _, wanted in parsed for unit in wanted))
+    if not units:
+        return [{} for _ in parsed]
+    assert embedder is not None
+    vectors = embedder.embed(units)
+    rows = {unit: i for i, unit in enumerate(units)}
+    return [
+        dict(zip(wanted, session.rule.see(vectors[[rows[unit] for unit in wanted]]), strict=True)) if wanted else {}
+        for session, wanted in parsed
+    ]
 
 
 def _sampled_alike(sessions: Sequence[Session]) -> list[list[Session]]:
@@ -127,7 +116,7 @@ class Scheduler:
     """
 
     def __init__(self, llm: LLM, embedder: Embedder | None, *, batch: int | None = None) -> None:
-        self._loop = Loop(llm, embedder)
+        self._llm, self._embedder = llm, embedder
         self._batch = batch or default_batch(llm)
         self._groups = max(1, min(self._batch, llm.max_concurrency))
         self._group_size = -(-self._batch // self._groups)
@@ -141,7 +130,7 @@ class Scheduler:
         return self._enqueue(session, start_thread=True)
 
     def _enqueue(self, session: Session, *, start_thread: bool) -> TimedFuture[Generation]:
-        check(session.key, self._loop.embedder)
+        check(session.key, self._embedder)
         future: TimedFuture[Generation] = TimedFuture()
         with self._lock:
             if self._closed:
@@ -184,12 +173,12 @@ class Scheduler:
         """One step of the loop for a group; texts that are finished, failed or cancelled leave it."""
         try:
             with Working([future for _, future in live]):
-                self._loop.step([session for session, _ in live])
+                step(self._llm, self._embedder, [session for session, _ in live])
             for session, future in live:
                 if session.error is not None:
                     future.settle(session.error)
                 elif session.ended and not future.done():
-                    future.settle(session.generation(self._loop.llm))
+                    future.settle(session.generation(self._llm))
         except Exception as error:  # the callers wait for the futures and have to get any error
             for _, future in live:
                 future.settle(error)

@@ -88,19 +88,15 @@ class Rule(Protocol):
 
     def wave(self, settings: GenerationSettings) -> int:
         """How many candidates to sample together."""
-        ...
 
     def see(self, vectors: NDArray[np.float32]) -> Floats:
         """Reduces embeddings to what the rule needs of them, such as projections; one row for each embedding."""
-        ...
 
     def weigh(self, seen: Floats) -> Sequence[Weight]:
         """Rates all candidates for the next sentence, in the order they were drawn; a sentence drawn twice is there twice."""
-        ...
 
     def chose(self, seen: Floats) -> None:
         """Takes note of the sentence that was appended."""
-        ...
 
 
 @runtime_checkable
@@ -109,11 +105,9 @@ class TextRule(Rule, Protocol):
 
     def weigh_texts(self, seen: Floats, units: Sequence[str]) -> Sequence[Weight]:
         """Rates all candidates as `weigh` does; `units` are their texts. It is called instead of `weigh`."""
-        ...
 
     def chose_text(self, seen: Floats, unit: str) -> None:
         """Takes note of the sentence that was appended, and of its text. It is called instead of `chose`."""
-        ...
 
 
 @runtime_checkable
@@ -122,11 +116,9 @@ class AdaptiveRule(Rule, Protocol):
 
     def most(self, settings: GenerationSettings, spent: int) -> int:
         """The most candidates for this sentence, after so many were spent on the text's sentences before it."""
-        ...
 
     def enough(self, worths: Sequence[float]) -> bool:
         """Whether the best of these candidates is taken, so that no further wave is sampled."""
-        ...
 
 
 RuleFactory = Callable[[Key, GenerationSettings, TextOrigin], Rule]

@@ -42,18 +42,10 @@ def rewrite_many(
     """Marks each text by rewriting it; sentences of several texts share the model's batches.
 
     Args:
-        originals: The texts. A text may have a key of its own.
-        key: The key of all other texts.
+        originals: The texts. A text may have a key of its own; `key` is that of all others.
         embedder: The embedder that the keys name.
         llm: A chat model.
-        settings: How many rewrites each sentence gets, and how far the meaning may move.
         progress: Called as the answers of the model come.
-
-    Yields:
-        The number of a text with its rewriting as soon as that is finished, or with the error that ended it.
-
-    Raises:
-        AlimarkError: Where the key names another embedder.
     """
     key.check(embedder)
     settings = settings or RewriteSettings()

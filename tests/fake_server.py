@@ -46,19 +46,6 @@ class Seen:
 Answer = Callable[[Seen], Reply]
 
 
-def fails_once(fault: Reply, answer: Answer) -> Answer:
-    """Every question fails once: which calls fail by turns would depend on which caller comes first."""
-    met: set[str] = set()
-
-    def reply(seen: Seen) -> Reply:
-        question = json.dumps(seen.body, sort_keys=True)
-        first = question not in met
-        met.add(question)
-        return fault if first else answer(seen)
-
-    return reply
-
-
 class Fake:
     """A server on loopback that answers as told and remembers what it was asked."""
 

@@ -102,33 +102,6 @@ def test_a_sentence_drawn_twice_counts_twice() -> None:
     assert 0.66 < chosen[pool[0]] / 400 < 0.84
 
 
-def test_layout_between_sentences_is_kept_and_never_inside_a_unit() -> None:
-    key = KEYS[1]
-
-    class Layout(LLM):
-        name = "layout"
-        texts = (
-            " A Heading\n\nText",
-            "The first\nline is broken here. ",
-            "\n\nA new paragraph starts “here.” ",
-            " End. ",
-        )
-
-        def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
-            done = requests[0].context.count(".") + requests[0].context.count("Heading") - 1
-            return [[Draw(self.texts[done], 3, "sentence")] * requests[0].count]
-
-    generation = write(Layout(), key=key, sentences=4)
-    assert generation.text == "A Heading\n\nThe first line is broken here.\n\nA new paragraph starts “here.” End."
-    assert generation.sentences == (
-        "A Heading.",
-        "The first line is broken here.",
-        'A new paragraph starts "here."',
-        "End.",
-    )
-    assert generation.surviving == 4
-
-
 @pytest.mark.parametrize(
     ("llm", "ended", "sentences"),
     [

@@ -58,7 +58,7 @@ from alimark.core.keys.projection import project, targets
 from alimark.core.text.human_text import read_texts
 from alimark.errors import RecordError
 from alimark.lab.bench.workspace import KeptVectors
-from alimark.lab.directions import aligned
+from paraphrase_pairs import aligned
 
 Ints = NDArray[np.int64]
 Vectors = NDArray[np.float32]

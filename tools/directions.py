@@ -14,6 +14,7 @@ is given, which is right only before a release.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -26,7 +27,10 @@ from alimark.core.embedding.loading import load_embedder
 from alimark.core.frozen.directions import FILE, MOST, NOISE_AWARE_FILE, mean_of, noise_aware
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.errors import RecordError
-from alimark.lab.directions import Pair, Statistics, aligned, combine, directions_of, pair_statistics, table_of
+from alimark.lab.directions import Statistics, combine, directions_of, table_of
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+from paraphrase_pairs import Pair, aligned, pair_statistics
 
 _LONGEST = 40  # sentences of a text
 

@@ -12,18 +12,9 @@ from scipy.linalg import eigh
 
 from alimark.core.frozen.directions import MOST, DirectionTable
 from alimark.errors import AlimarkError
-from alimark.lab.directions import (
-    Pair,
-    Statistics,
-    aligned,
-    combine,
-    directions_of,
-    distorted,
-    pair_statistics,
-    simulated_statistics,
-    table_of,
-)
+from alimark.lab.directions import Statistics, combine, directions_of, distorted, simulated_statistics, table_of
 from fixed_texts import EMBEDDER, written
+from paraphrase_pairs import Pair, aligned, pair_statistics
 
 FIVE = np.eye(5)
 

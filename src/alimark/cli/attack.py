@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import Field, dataclass, fields
+from collections.abc import Callable
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -16,7 +16,7 @@ from alimark.errors import AlimarkError, AttackError
 
 if TYPE_CHECKING:
     from alimark.core._util.jsonl import JsonlWriter
-    from alimark.lab.attacks import Attack, Target
+    from alimark.lab.attacks import Attack
 
 _POOL = (
     "JSONL (`text` or `natural_text` on each line) or a text file that sentences are taken from. "
@@ -82,61 +82,56 @@ def _defaults(kind: type[Attack]) -> dict[str, Any]:
     return {option.name: option.default for option in _options(kind)}
 
 
-def _takes_pool(kind: type[Attack]) -> bool:
-    return any(option.name == "pool" for option in fields(kind))  # type: ignore[arg-type]
+File = Annotated[str | None, typer.Argument(help="Text file; - reads standard input.")]
+InputFile = Annotated[Path | None, typer.Option("--input", help="JSONL with a `text` (and an `id`) on each line.")]
+Output = Annotated[Path | None, typer.Option("--output", help="JSONL to append to; finished texts are skipped.")]
+Seed = Annotated[
+    int, typer.Option("--seed", help="Seed; a text gets the same result whatever other texts are in the file.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the whole record, or for --input the counts of the run.")]
 
 
-@dataclass(frozen=True)
-class _Order:
-    """The options that all attacks have: one text or a JSONL file of them, and where the result goes."""
-
-    file: Annotated[str | None, typer.Argument(help="Text file; - reads standard input.")] = None
-    input_file: Annotated[
-        Path | None, typer.Option("--input", help="JSONL with a `text` (and an `id`) on each line.")
-    ] = None
-    output: Annotated[Path | None, typer.Option("--output", help="JSONL to append to; finished texts are skipped.")] = (
-        None
-    )
-    seed: Annotated[
-        int, typer.Option("--seed", help="Seed; a text gets the same result whatever other texts are in the file.")
-    ] = 0
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the whole record, or for --input the counts of the run.")
-    ] = False
-
-    def __post_init__(self) -> None:
-        if (self.file is None) == (self.input_file is None):
-            raise AlimarkError("name a text file (- for standard input), or give --input and --output")
-        if (self.input_file is None) != (self.output is None):
-            raise AlimarkError("--input and --output go together; give both, or neither")
+def _run(
+    attack_of: Callable[[Path | None], Any], *, file: File = None, input_file: InputFile = None, output: Output = None,
+    seed: Seed = 0, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Attacks one text, or a JSONL file of them; the keywords are the options that all attacks have."""
+    if (file is None) == (input_file is None):
+        raise AlimarkError("name a text file (- for standard input), or give --input and --output")
+    if (input_file is None) != (output is None):
+        raise AlimarkError("--input and --output go together; give both, or neither")
+    attack = attack_of(input_file)
+    if input_file is not None and output is not None:
+        _attack_file(attack, input_file, output, seed, as_json)
+    else:
+        _attack_text(attack, file or "-", seed, as_json)
 
 
 def _command(kind: type[Attack]) -> Callable[..., None]:
     """Makes the command of an attack: the fields of its class become options."""
-    hints, of_all = get_type_hints(kind), get_type_hints(_Order, include_extras=True)
+    takes_pool = any(option.name == "pool" for option in fields(kind))  # type: ignore[arg-type]
+    hints, shared = get_type_hints(kind), [*inspect.signature(_run, eval_str=True).parameters.values()][1:]
     parameters = [
         inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
-        *(_parameter(option.name, of_all[option.name], option.default) for option in fields(_Order)),
+        *shared,
         *(
             _parameter(option.name, _option(option.name, hints[option.name], option.metadata["help"]), option.default)
             for option in _options(kind)
         ),
     ]
-    if _takes_pool(kind):
+    if takes_pool:
         parameters.append(_parameter("pool", _option("pool", Path | None, _POOL), None))
 
     def command(context: typer.Context, **values: Any) -> None:
-        job = _Order(**{name: values.pop(name) for name in _Order.__dataclass_fields__})
+        of_all = {option.name: values.pop(option.name) for option in shared}
         pool = values.pop("pool", None)
         # A preset changes the settings that are not given, so an option that is left out is not passed on as its default.
         settings = {name: value for name, value in values.items() if _is_given(context, name)}
-        if _takes_pool(kind):
-            settings["pool"] = _pool(kind, pool, job.input_file)
-        attack = kind.of(**settings)
-        if job.input_file is not None and job.output is not None:
-            _attack_file(attack, job.input_file, job.output, job.seed, job.as_json)
-        else:
-            _attack_text(attack, job.file or "-", job.seed, job.as_json)
+
+        def attack_of(source: Path | None) -> Attack:
+            return kind.of(**settings, **({"pool": _pool(kind, pool, source)} if takes_pool else {}))
+
+        _run(attack_of, **of_all)
 
     command.__doc__ = inspect.getdoc(kind)
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -227,14 +222,11 @@ def _attack_rows(
 
     seeds = [seed_for(attack.name, seed, row.id) for row in rows]
 
-    def targets() -> Iterator[Target]:
-        for row, row_seed in zip(rows, seeds, strict=True):
-            yield Target(row.record["text"], row_seed)
-
+    targets = (Target(row.record["text"], row_seed) for row, row_seed in zip(rows, seeds, strict=True))
     loading.fetch_models(*attack.models)
     with show.progress() as bar:
         task, ticker = bar.add_task("texts", total=len(rows)), show.Ticker()
-        for place, attacked in attack.run(targets()):
+        for place, attacked in attack.run(targets):
             row = rows[place]
             writer.write(attack_record(attack, row.record, row.id, seeds[place], attacked))
             counts["failed" if attacked.failed else "written"] += 1

@@ -31,7 +31,14 @@ def list_(
     Each plugin is imported to see whether it can be used. Exit status 2 means
     that at least one cannot; the text says why, and which package it is of.
     """
-    plugins = _plugins(everything)
+    from alimark.core.embedding.loading import EMBEDDERS
+    from alimark.core.frozen.text.splitting import SPLITTERS
+    from alimark.core.llm import ENGINES
+    from alimark.core.schemes.registry import SCHEMES
+    from alimark.lab.attacks import ATTACKS
+
+    registries = (SCHEMES, ATTACKS, EMBEDDERS, ENGINES, SPLITTERS)
+    plugins = [plugin for registry in registries for plugin in registry.plugins(built_in=everything)]
     if as_json:
         show.print_json([asdict(plugin) for plugin in plugins])
     elif plugins:
@@ -42,17 +49,6 @@ def list_(
         for problem in problems:
             show.note(f"error: {problem}")
         raise typer.Exit(2)
-
-
-def _plugins(built_in: bool) -> list[Plugin]:
-    from alimark.core.embedding.loading import EMBEDDERS
-    from alimark.core.frozen.text.splitting import SPLITTERS
-    from alimark.core.llm import ENGINES
-    from alimark.core.schemes.registry import SCHEMES
-    from alimark.lab.attacks import ATTACKS
-
-    registries = (SCHEMES, ATTACKS, EMBEDDERS, ENGINES, SPLITTERS)
-    return [plugin for registry in registries for plugin in registry.plugins(built_in=built_in)]
 
 
 def _print_table(plugins: list[Plugin]) -> None:

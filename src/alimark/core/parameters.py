@@ -11,31 +11,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, cast
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, cast
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core._util.registry import Registry
 from alimark.errors import KeyFileError
 
 if TYPE_CHECKING:
+    from alimark.core.keys.fitted import Fitted
     from alimark.core.schemes.base import Watermark
 
 Presets: TypeAlias = Mapping[str, Mapping[str, object]]
 """Named sets of parameters."""
-
-
-class FittedData(Protocol):
-    """Data that a scheme learned from text; `alimark.core.keys.fitted.Fitted` is the implementation."""
-
-    @property
-    def scheme(self) -> str: ...
-    @property
-    def arrays(self) -> Mapping[str, NDArray[np.floating]]: ...
-    @property
-    def origin(self) -> Mapping[str, object]: ...
 
 
 @dataclass(frozen=True)
@@ -63,7 +50,7 @@ class SchemeParameters:
         *,
         preset: str | None = None,
         fingerprint: str = "",
-        fitted: FittedData | None = None,
+        fitted: Fitted | None = None,
     ) -> Self:
         """Makes the parameters from those given, those of a preset and the defaults, in this order of precedence.
 
@@ -101,6 +88,11 @@ class SchemeParameters:
             raise KeyFileError(f"{cls.scheme} has no preset {preset!r}; known: {', '.join(cls.presets) or 'none'}")
         return cls.presets[preset]
 
+    def check_choice(self, name: str, *choices: str) -> None:
+        """Checks that a parameter has one of its possible values; raises KeyFileError if not."""
+        if self[name] not in choices:
+            raise KeyFileError(f"{name} must be one of {', '.join(choices)}, not {self[name]!r}")
+
     @classmethod
     def check_names(cls, names: Iterable[str]) -> None:
         """Checks that all names are parameters of the scheme; raises KeyFileError if not."""
@@ -110,7 +102,7 @@ class SchemeParameters:
                 f"{cls.scheme} has no parameter {', '.join(unknown)}; it has: {', '.join(known) or 'none'}"
             )
 
-    def check(self, embedder: str, fingerprint: str, fitted: FittedData | None) -> None:
+    def check(self, embedder: str, fingerprint: str, fitted: Fitted | None) -> None:
         """Checks that a key with these parameters can have this embedder and this learned data; raises KeyFileError if not."""
         if self.embeds != bool(embedder.strip()):
             raise KeyFileError(f"a {self.scheme} key must name {'an' if self.embeds else 'no'} embedder")
@@ -125,7 +117,7 @@ class SchemeParameters:
             )
         self.check_fitted(fitted)
 
-    def check_fitted(self, fitted: FittedData | None) -> None:
+    def check_fitted(self, fitted: Fitted | None) -> None:
         """Checks the data that the scheme learned from text; raises KeyFileError if they are missing or do not fit."""
         if fitted is not None:
             raise KeyFileError(f"{self.scheme} does not learn from text; leave the learned data out")
@@ -213,16 +205,7 @@ def watermark_class(scheme: str) -> type[Watermark]:
 
 
 def parameters_class(scheme: str) -> type[SchemeParameters]:
-    """The parameter class of a scheme.
-
-    Args:
-        scheme: The scheme's name.
-
-    Returns:
-        A frozen dataclass, a subclass of `SchemeParameters`.
-
-    Raises:
-        KeyFileError: No scheme has that name, or the package that adds it cannot be loaded.
+    """The parameter class of a scheme; raises KeyFileError as `watermark_class` does.
 
     Example:
         >>> parameters_class("semstamp").of({"margin": 0.1})

@@ -141,7 +141,7 @@ def test_random_keys_give_region_counts_with_the_mean_and_variance_of_a_random_c
         mark: Any = load(key, embedder=EMBEDDER)
         rule = mark.rule(key)
         seen = rule.see(EMBEDDER.embed(human()[40].split(". ")[:14]))
-        regions = rule.locate(seen).regions.tolist()
+        regions = rule.locate(seen)[0].tolist()
         r, v, steps = rule.regions, rule.valid_regions, len(regions) - 1
         share, both = v / r, v * (v - 1) / (r * (r - 1))
         variance = 0.0

@@ -24,7 +24,7 @@ from alimark.lab.bench.recipe_files import parse
 from alimark.lab.bench.requirements import needs
 from alimark.lab.bench.run import Run
 from alimark.lab.bench.workspace import Workspace
-from alimark.lab.rivals import _token_engines, _token_sampling, kgw, sir, synthid
+from alimark.lab.rivals import _prf, _token_engines, _token_sampling, kgw, sir, synthid
 from alimark.lab.rivals.sir import SIR
 from alimark.lab.rivals.tokens import load_tokenizer
 from alimark.testing import StandInEmbedder, StandInLLM
@@ -201,9 +201,25 @@ def _step(own: Any, logits: Any) -> _token_sampling.TokenStep:
     return _token_sampling.TokenStep(tokens, logs, own, torch.full((len(own),), 0.5, dtype=torch.float64))
 
 
+class HashedGreenList(transformers.WatermarkLogitsProcessor):  # type: ignore[misc, name-defined]
+    """The processor of transformers with the green list of a key."""
+
+    def __init__(self, mark: kgw.KGW) -> None:
+        parameters = mark.parameters
+        super().__init__(
+            500, "cpu", greenlist_ratio=parameters.gamma, bias=parameters.delta, context_width=parameters.context
+        )
+        self.mark = mark
+
+    def _get_greenlist_ids(self, input_seq: Any) -> Any:
+        context = input_seq[None, -self.context_width :]
+        secret, gamma = _prf.on("cpu", self.mark.secret), self.mark.parameters.gamma
+        return kgw.torch_green(secret, context, torch.arange(500)[None], gamma)[0].nonzero()[:, 0]
+
+
 def test_kgw_is_transformers_processor_and_detector_with_a_hashed_list(folder: Path, llm: Any) -> None:
     mark = mark_of("kgw", folder, gamma=0.25, bias="nucleus")
-    processor = mark.logits_processor(500)
+    processor = HashedGreenList(mark)
     own = torch.tensor([[3, 4, 5], [6, 7, 8]])
     logits = torch.randn(2, 500, generator=torch.Generator().manual_seed(4)).log_softmax(dim=1)
     ours = kgw.GreenBias(mark.secret, mark.parameters, "cpu").biased(_step(own, logits))
@@ -400,7 +416,7 @@ def test_sir_embeds_what_it_says_it_will(folder: Path) -> None:
     text = prose(1, 6)
     ids = mark.tokenizer.ids(text)
     contexts = list(mark.units([text]))
-    assert contexts == sir.contexts_of(ids, 10, 200, mark.tokenizer)
+    assert contexts == mark.contexts(ids)
     assert text.startswith(contexts[0])
     signs = mark.network.signs(EMBEDDER.embed(contexts))
     columns = sir.assigned(mark.secret, ids, 60)

@@ -8,15 +8,18 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import ClassVar, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.frozen.directions import DirectionTable, known, noise_aware
-from alimark.core.parameters import FittedData, SchemeParameters
+from alimark.core.parameters import SchemeParameters
 from alimark.errors import KeyFileError, KeyMismatch
+
+if TYPE_CHECKING:
+    from alimark.core.keys.fitted import Fitted
 
 MAX_BLOCK_SIZE = 64
 MAX_OFFSETS = 1024
@@ -145,7 +148,7 @@ class AliMarkParameters(SchemeParameters):
         *,
         preset: str | None = None,
         fingerprint: str = "",
-        fitted: FittedData | None = None,
+        fitted: Fitted | None = None,
     ) -> Self:
         """Makes the parameters from those given and the defaults for the decision and the embedder.
 
@@ -169,7 +172,7 @@ class AliMarkParameters(SchemeParameters):
             wanted.setdefault("directions", table.digest)
         return cls(block_size=block_size, span=span, **wanted)
 
-    def table(self, fingerprint: str, fitted: FittedData | None) -> DirectionTable | None:
+    def table(self, fingerprint: str, fitted: Fitted | None) -> DirectionTable | None:
         """The table of directions of a soft key; None where its vectors come from the whole space.
 
         Raises:
@@ -182,7 +185,7 @@ class AliMarkParameters(SchemeParameters):
                 return table
         raise KeyFileError(f"the directions {self.directions[:19]}... are not known to this release; upgrade alimark")
 
-    def check(self, embedder: str, fingerprint: str, fitted: FittedData | None) -> None:
+    def check(self, embedder: str, fingerprint: str, fitted: Fitted | None) -> None:
         """Checks that the span is at most the number of known directions of the embedder; raises KeyFileError if not."""
         super().check(embedder, fingerprint, fitted)
         if self.soft and (self.span is None) != (self.directions is None):
@@ -197,7 +200,7 @@ class AliMarkParameters(SchemeParameters):
                 f"({most}), not {self.span!r}"
             )
 
-    def check_fitted(self, fitted: FittedData | None) -> None:
+    def check_fitted(self, fitted: Fitted | None) -> None:
         """Checks a learned table of directions, which only soft keys have; raises KeyFileError if it does not fit."""
         table = fitted_table(fitted)
         if table is not None and table.digest != self.directions:
@@ -244,7 +247,7 @@ class AliMarkParameters(SchemeParameters):
         return cls(**{**stored, "decision": content["decision"], "block_size": content["block_size"]})
 
 
-def fitted_table(fitted: FittedData | None) -> DirectionTable | None:
+def fitted_table(fitted: Fitted | None) -> DirectionTable | None:
     """The table of directions inside learned data, checked; None where there are no learned data.
 
     Raises:

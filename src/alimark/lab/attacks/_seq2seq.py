@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,15 +34,12 @@ class Network:
     model: Any
     device: torch.device
 
-    def encode(self, texts: Sequence[str], max_tokens: int, pairs: Sequence[str] | None = None) -> Any:
+    def encode(self, texts: list[str], max_tokens: int, pairs: list[str] | None = None) -> Any:
         """The texts, or pairs of texts, as one padded batch, each cut to `max_tokens`."""
-        second = None if pairs is None else list(pairs)
-        batch = self.tokenizer(
-            list(texts), second, padding=True, truncation=True, max_length=max_tokens, return_tensors="pt"
-        )
-        return batch.to(self.device)
+        options = {"padding": True, "truncation": True, "max_length": max_tokens, "return_tensors": "pt"}
+        return self.tokenizer(texts, pairs, **options).to(self.device)
 
-    def generate(self, texts: Sequence[str], max_tokens: int, **options: Any) -> Any:
+    def generate(self, texts: list[str], max_tokens: int, **options: Any) -> Any:
         """The rows of tokens that the model generates for texts, each cut to `max_tokens`."""
         import torch
 
@@ -83,34 +79,30 @@ class NetworkAttack(Attack):
         return LIBRARIES
 
 
-def load_seq2seq(source: str, device: str, *, tokenizer: str = "", bfloat16: bool = False) -> Network:
-    """Loads an encoder-decoder model.
-
-    Args:
-        source: A name of the store, a folder or a hub id.
-        device: cpu or cuda; where empty, the GPU if there is one.
-        tokenizer: Where to take the tokenizer from if the folder of the model has none.
-        bfloat16: Whether the weights are bfloat16 on a GPU.
-    """
-    return _shared("AutoModelForSeq2SeqLM", source, device, tokenizer, bfloat16)
-
-
-def load_classifier(source: str, device: str) -> Network:
-    """Loads a model that classifies texts."""
-    return _shared("AutoModelForSequenceClassification", source, device, "", False)
-
+SEQ2SEQ, CLASSIFIER = "AutoModelForSeq2SeqLM", "AutoModelForSequenceClassification"
 
 # Attacks share a loaded model, since some have billions of parameters. It is freed with the last attack that uses it.
 _in_use: WeakValueDictionary[tuple[str, str, str, str, bool], Network] = WeakValueDictionary()
 _loading = threading.Lock()
 
 
-def _shared(kind: str, source: str, device: str, tokenizer: str, bfloat16: bool) -> Network:
+def load_network(
+    source: str, device: str, kind: str = SEQ2SEQ, *, tokenizer: str = "", bfloat16: bool = False
+) -> Network:
+    """Loads a model.
+
+    Args:
+        source: A name of the store, a folder or a hub id.
+        device: cpu or cuda; where empty, the GPU if there is one.
+        kind: The class of transformers that loads it.
+        tokenizer: Where to take the tokenizer from if the folder of the model has none.
+        bfloat16: Whether the weights are bfloat16 on a GPU.
+    """
     name = (kind, source, device, tokenizer, bfloat16)
     with _loading:
         network = _in_use.get(name)
         if network is None:
-            network = _in_use[name] = _load(kind, source, device, tokenizer, bfloat16)
+            network = _in_use[name] = _load(*name)
     return network
 
 

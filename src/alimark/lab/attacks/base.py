@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, TypeVar
 
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Piece, join, pieces, splitter
 from alimark.errors import AttackError
@@ -31,15 +31,7 @@ SettingValue: TypeAlias = "str | float | bool | Sequence[str] | LLM"
 
 
 def setting(default: T, help_text: str) -> T:
-    """Declares a field of an attack that is a setting.
-
-    Args:
-        default: The value of the field where none is given.
-        help_text: What the help of the command line says about the option.
-
-    Returns:
-        A dataclass field.
-    """
+    """Declares a field of an attack that is a setting, with what the help of the command line says about it."""
     return field(default=default, metadata={"help": help_text})
 
 
@@ -213,22 +205,14 @@ class Attack(ABC):
 
 
 def seed_for(attack: str, seed: int, record_id: str) -> int:
-    """The seed of a text in a run over many, which does not depend on the other texts or on their order.
+    """The seed of a text in a run over many, which does not depend on the other texts or on their order."""
+    return hashed_seed(f"alimark/attack/{attack}/{seed}/{record_id}")
 
-    Args:
-        attack: The name of the attack.
-        seed: The seed of the run.
-        record_id: The id of the text's record.
 
-    Returns:
-        A seed for `Target`.
-
-    Example:
-        >>> seed_for("delete", 0, "a") == seed_for("delete", 0, "b")
-        False
-    """
-    label = f"alimark/attack/{attack}/{seed}/{record_id}".encode("utf-8", "surrogatepass")  # JSON can hold half a pair
-    return int.from_bytes(hashlib.sha256(label).digest()[:6], "big")
+def hashed_seed(label: str) -> int:
+    """The seed that follows from a label."""
+    content = label.encode("utf-8", "surrogatepass")  # JSON can hold half a pair
+    return int.from_bytes(hashlib.sha256(content).digest()[:6], "big")
 
 
 class TextAttack(Attack):
@@ -245,15 +229,6 @@ class TextAttack(Attack):
             except AttackError as error:
                 attacked = Attacked("", str(error))
             yield index, attacked
-
-
-class _SplitText(NamedTuple):
-    """A text as its sentences, with its position in the input."""
-
-    position: int
-    sentences: list[Piece]
-    tail: str
-    """The white space and code after the last sentence."""
 
 
 class SentenceAttack(Attack):
@@ -274,29 +249,24 @@ class SentenceAttack(Attack):
 
     def run(self, targets: Iterable[Target]) -> Iterator[tuple[int, Attacked]]:
         sentence_splitter = splitter(DEFAULT_SPLITTER)
-        waiting: list[_SplitText] = []
+        waiting: list[tuple[int, list[Piece], str]] = []
         for index, target in enumerate(targets):
-            waiting.append(_SplitText(index, *pieces(target.text, sentence_splitter)))
-            if sum(len(text.sentences) for text in waiting) >= self.batch:
+            waiting.append((index, *pieces(target.text, sentence_splitter)))
+            if sum(len(sentences) for _, sentences, _ in waiting) >= self.batch:
                 yield from self._finish(waiting)
                 waiting = []
         yield from self._finish(waiting)
 
-    def _finish(self, waiting: Sequence[_SplitText]) -> Iterator[tuple[int, Attacked]]:
-        sentences = list(dict.fromkeys(piece.body for text in waiting for piece in text.sentences))
-        answers = dict(zip(sentences, self._in_batches(sentences), strict=True))
-        put_together = _rewritten_unchecked if self.follows_public_code else _rewritten
-        for text in waiting:
-            yield text.position, put_together(text.sentences, text.tail, answers)
-
-    def _in_batches(self, sentences: Sequence[str]) -> list[list[str]]:
+    def _finish(self, waiting: Sequence[tuple[int, list[Piece], str]]) -> Iterator[tuple[int, Attacked]]:
         # Sentences of similar length share a batch, since a batch is padded to its longest sentence.
-        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
-        answers: dict[int, list[str]] = {}
-        for start in range(0, len(order), self.batch):
-            indices = order[start : start + self.batch]
-            answers |= zip(indices, self.answers([sentences[i] for i in indices]), strict=True)
-        return [answers[i] for i in range(len(sentences))]
+        bodies = sorted(dict.fromkeys(piece.body for _, sentences, _ in waiting for piece in sentences), key=len)
+        answers: dict[str, list[str]] = {}
+        for start in range(0, len(bodies), self.batch):
+            batch = bodies[start : start + self.batch]
+            answers |= zip(batch, self.answers(batch), strict=True)
+        put_together = _rewritten_unchecked if self.follows_public_code else _rewritten
+        for index, sentences, tail in waiting:
+            yield index, put_together(sentences, tail, answers)
 
 
 _MAX_SHARE_LEFT = 0.25
@@ -339,16 +309,9 @@ def _rewritten_unchecked(sentences: Sequence[Piece], tail: str, answers: dict[st
 def replace_sentences(
     sentences: Sequence[Piece], tail: str, bodies: Sequence[str | None], rejected: Sequence[str]
 ) -> Attacked:
-    """Puts rewritten sentences in the place of the original ones.
+    """Puts rewritten sentences in the place of the original ones; a sentence whose body is None stays as it is.
 
-    Args:
-        sentences: The sentences of the text; at least one.
-        tail: What stands after the last sentence.
-        bodies: The rewrite of each sentence, None where no answer was usable: such a sentence stays as it is.
-        rejected: The answers that were not used, each with the reason.
-
-    Returns:
-        The new text, or a failure where too many sentences are left or the sentences together are no rewrite of the text.
+    The attack has failed where too many sentences stay, or the sentences together are no rewrite of the text.
     """
     left = sum(body is None for body in bodies)
     if left > _MAX_SHARE_LEFT * len(sentences):
@@ -361,14 +324,6 @@ def replace_sentences(
 
 def join_without(sentences: Sequence[Piece], tail: str, left_out: AbstractSet[int]) -> str:
     """The text without some sentences. Code blocks and paragraph breaks stay; list markers go with their sentences.
-
-    Args:
-        sentences: The sentences of the text.
-        tail: What stands after the last sentence.
-        left_out: The indices of the sentences that are left out.
-
-    Returns:
-        The text.
 
     Example:
         >>> join_without([Piece("- ", "It rose."), Piece("\\n- ", "It fell."), Piece("\\n\\n", "So it goes.")], "", {1})

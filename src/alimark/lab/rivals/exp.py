@@ -21,11 +21,11 @@ from alimark.core._util.arrays import Floats
 from alimark.core._util.compiling import kernel
 from alimark.core.detection.building import Statistic
 from alimark.core.detection.stats.p_values import RandomKeys
-from alimark.core.parameters import Presets, SchemeParameters
+from alimark.core.parameters import Presets
 from alimark.errors import KeyFileError
 from alimark.lab.rivals import _prf
-from alimark.lab.rivals._token_sampling import Marker
-from alimark.lab.rivals.token_level import DEFAULT_TOKENIZER, TokenLevel
+from alimark.lab.rivals._token_sampling import Marker, seeded
+from alimark.lab.rivals.token_level import TokenLevel, TokenParameters
 from alimark.lab.rivals.tokens import Ids
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ MOST_TOKENS = 1024
 
 
 @dataclass(frozen=True)
-class EXPParameters(SchemeParameters):
+class EXPParameters(TokenParameters):
     """The key sequence of EXP and the cost of a gap in its alignment."""
 
     scheme = "exp"
@@ -49,8 +49,6 @@ class EXPParameters(SchemeParameters):
     """The length of the key sequence."""
     gap: float = 0.0
     """The cost of skipping a token or a place of the sequence."""
-    tokenizer: str = DEFAULT_TOKENIZER
-    vocabulary: str = ""
 
     def __post_init__(self) -> None:
         if not 1 <= self.length <= 4096:
@@ -78,11 +76,9 @@ class EXP(TokenLevel):
         return ExponentialMinimum(self.secret, self.parameters, starts(seeds, self.parameters.length), engine.device)
 
     def find(self, ids: Ids) -> Statistic:
-        warnings: tuple[str, ...] = ()
-        if len(ids) > MOST_TOKENS:
-            warnings = (f"of {len(ids):,} tokens the first {MOST_TOKENS:,} were looked at",)
-            ids = ids[:MOST_TOKENS]
-        parameters = self.parameters
+        cut_off = (f"of {len(ids):,} tokens the first {MOST_TOKENS:,} were looked at",)
+        warnings = cut_off if len(ids) > MOST_TOKENS else ()
+        ids, parameters = ids[:MOST_TOKENS], self.parameters
         raw = -float(costs(ids, self.secret[None], parameters.length, parameters.gap)[0])
 
         def null(first: int, count: int) -> Floats:
@@ -99,12 +95,8 @@ def costs(ids: Ids, secrets: _prf.Words, length: int, gap: float) -> Floats:
 
 def starts(seeds: list[int], length: int) -> list[int]:
     """The place in the key sequence at which each text starts."""
-    from alimark.lab.rivals._token_sampling import seeded
-
-    drawn = [
-        int(_prf.hashed(seeded(seed), np.array(2**40))) for seed in seeds
-    ]  # no token has this number, so the hash is used nowhere else
-    return [number * length >> 64 for number in drawn]
+    # No token has the number 2**40, so the hash is used nowhere else.
+    return [int(_prf.hashed(seeded(seed), np.array(2**40))) * length >> 64 for seed in seeds]
 
 
 class ExponentialMinimum(Marker):

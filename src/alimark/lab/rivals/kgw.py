@@ -4,8 +4,7 @@ The tokens before a token decide which part of the vocabulary is green at its pl
 Detection counts the green tokens. Here a token is green if the hash of the secret, its context and itself lies in the lowest
 `gamma` of all hashes. So every device computes the same list, detection computes only the colours of the tokens of the text,
 and colours are independent, so that the count in unmarked text is exactly binomial. transformers instead draws a permutation
-of the vocabulary with a random generator of the device, which differs between devices and has only 2**32 seeds on the CPU;
-`logits_processor` is the processor of transformers with the list of this module.
+of the vocabulary with a random generator of the device, which differs between devices and has only 2**32 seeds on the CPU.
 """
 
 from __future__ import annotations
@@ -20,29 +19,25 @@ from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats
 from alimark.core.detection.building import Statistic
-from alimark.core.parameters import Presets, SchemeParameters
+from alimark.core.parameters import Presets
 from alimark.errors import KeyFileError
 from alimark.lab.rivals import _prf
 from alimark.lab.rivals._token_sampling import AddedBias
-from alimark.lab.rivals.token_level import DEFAULT_TOKENIZER, TokenLevel, check_bias
+from alimark.lab.rivals.token_level import TokenLevel, TokenParameters
 from alimark.lab.rivals.tokens import Ids
 
 if TYPE_CHECKING:
     import torch
-    from transformers import WatermarkLogitsProcessor
 
     from alimark.lab.rivals._token_engines import Bias, TokenEngine
 
 
 @dataclass(frozen=True)
-class KGWParameters(SchemeParameters):
+class KGWParameters(TokenParameters):
     """The parameters of a KGW key."""
 
     scheme = "kgw"
-    presets: ClassVar[Presets] = {
-        "paper": {},
-        "transformers": {"gamma": 0.25, "bias": "nucleus"},
-    }
+    presets: ClassVar[Presets] = {"paper": {}, "transformers": {"gamma": 0.25, "bias": "nucleus"}}
     earlier: ClassVar[Mapping[str, object]] = {"bias": "nucleus"}
 
     gamma: float = 0.5
@@ -51,8 +46,6 @@ class KGWParameters(SchemeParameters):
     """The number added to the logits of green tokens."""
     context: int = 1
     """The number of previous tokens that decide which tokens are green."""
-    tokenizer: str = DEFAULT_TOKENIZER
-    vocabulary: str = ""
     bias: str = "logits"
     """Where delta is added: "logits", before temperature and top-p, as in the code of the authors and in MarkLLM, or "nucleus",
     after both, as WatermarkingConfig of transformers does."""
@@ -64,7 +57,7 @@ class KGWParameters(SchemeParameters):
             raise KeyFileError(f"delta must be above 0 and at most 100, not {self.delta}")
         if not 1 <= self.context <= 16:
             raise KeyFileError(f"context must be from 1 to 16 tokens, not {self.context}")
-        check_bias(self.bias)
+        self.check_choice("bias", "logits", "nucleus")
 
 
 class KGW(TokenLevel):
@@ -79,30 +72,16 @@ class KGW(TokenLevel):
 
     def find(self, ids: Ids) -> Statistic:
         grams = distinct_ngrams(ids, self.parameters.context + 1)
-        parameters = self.parameters
-        green = int(green_tokens(self.secret, grams, parameters.gamma).sum())
-        total = len(grams)
-        z = (
-            (green - parameters.gamma * total) / math.sqrt(total * parameters.gamma * (1 - parameters.gamma))
-            if total
-            else 0.0
-        )
+        gamma = self.parameters.gamma
+        green, total = int(green_tokens(self.secret, grams, gamma).sum()), len(grams)
+        z = (green - gamma * total) / math.sqrt(total * gamma * (1 - gamma)) if total else 0.0
 
         def null(first: int, count: int) -> Floats:
             secrets = self.null_secrets(first, count)
-            return np.asarray(green_tokens(secrets[:, None], grams, parameters.gamma).sum(axis=1), np.float64)
+            return np.asarray(green_tokens(secrets[:, None], grams, gamma).sum(axis=1), np.float64)
 
-        evidence = {
-            "green": green,
-            "scored": total,
-            "p_normal": normal_tail(z),
-            "p_binomial": binomial_tail(green, total, parameters.gamma),
-        }
-        return Statistic(float(green), z, null, parameters.gamma**total, evidence)
-
-    def logits_processor(self, vocabulary: int, device: torch.device | str = "cpu") -> WatermarkLogitsProcessor:
-        """A logits processor for `generate` of transformers, and for `processor` of its WatermarkDetector."""
-        return _processor(self.secret, self.parameters, vocabulary, device)
+        tails = {"p_normal": normal_tail(z), "p_binomial": binomial_tail(green, total, gamma)}
+        return Statistic(float(green), z, null, gamma**total, {"green": green, "scored": total, **tails})
 
 
 def distinct_ngrams(ids: Ids, n: int) -> Ids:
@@ -141,7 +120,6 @@ class GreenBias(AddedBias):
         self._secret, self._parameters = _prf.on(device, secret), parameters
 
     def added(self, text_ids: torch.Tensor) -> Bias | None:
-        """What is added to the tokens after these texts."""
         parameters = self._parameters
         if text_ids.shape[1] < parameters.context:
             return None
@@ -155,21 +133,3 @@ def torch_green(secret: torch.Tensor, context: torch.Tensor, tokens: torch.Tenso
     # With the highest bit flipped, signed integers have the order of unsigned ones.
     threshold = int(gamma * 2**64) - 2**63
     return (bits ^ -(2**63)) < threshold
-
-
-def _processor(
-    secret: _prf.Words, parameters: KGWParameters, vocabulary: int, device: torch.device | str
-) -> WatermarkLogitsProcessor:
-    import torch
-    from transformers import WatermarkLogitsProcessor
-
-    class HashedGreenList(WatermarkLogitsProcessor):  # type: ignore[misc]
-        def _get_greenlist_ids(self, input_seq: torch.Tensor) -> torch.Tensor:
-            context = input_seq[None, -parameters.context :]
-            every = torch.arange(vocabulary, device=input_seq.device)[None]
-            green = torch_green(_prf.on(input_seq.device, secret), context, every, parameters.gamma)
-            return green[0].nonzero()[:, 0]
-
-    return HashedGreenList(
-        vocabulary, device, greenlist_ratio=parameters.gamma, bias=parameters.delta, context_width=parameters.context
-    )

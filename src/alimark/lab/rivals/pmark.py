@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats
 from alimark.core.detection.building import Statistic
-from alimark.core.frozen.arithmetic import orthonormal
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.candidates import FirstSentence, Text
 from alimark.core.generation.selection import Weight
 from alimark.core.keys.key import Key
-from alimark.core.llm.base import Draw, Request, Sampling
+from alimark.core.llm.base import Request, Sampling
+from alimark.core.llm.requests import answer_each
 from alimark.core.parameters import Presets, SchemeParameters
-from alimark.errors import ContextFull, KeyFileError
-from alimark.lab.rivals.sentence import SentenceRival, count_z, null_z, secret_rows, unit_rows, weights
+from alimark.errors import ContextFull, KeyFileError, LLMError
+from alimark.lab.rivals.sentence import SentenceRival, count_z, null_z, orthonormal_rows, unit_rows, weights
 
 if TYPE_CHECKING:
     from alimark.core.generation.settings import GenerationSettings
@@ -34,11 +34,6 @@ if TYPE_CHECKING:
 Bits = NDArray[np.bool_]
 
 _KEYS_A_CHUNK = 1024
-
-
-_MEDIANS = ("prior", "sampled")
-_ESTIMATORS = ("harrell-davis", "sample")
-_DECAYS = ("median", "threshold")
 
 
 @dataclass(frozen=True)
@@ -68,16 +63,13 @@ class PMarkParameters(SchemeParameters):
     def __post_init__(self) -> None:
         if not 1 <= self.channels <= 16:
             raise KeyFileError(f"channels must be from 1 to 16, not {self.channels}")
-        if self.median not in _MEDIANS:
-            raise KeyFileError(f"median must be prior or sampled, not {self.median!r}")
+        self.check_choice("median", "prior", "sampled")
         if not 2 <= self.samples <= 4096:
             raise KeyFileError(f"samples must be from 2 to 4096, not {self.samples}")
         if not 0 < self.decay <= 1e6 or not 0 <= self.threshold < 1:
             raise KeyFileError("decay must be between 0 and a million, and threshold between 0 and 1")
-        if self.estimator not in _ESTIMATORS:
-            raise KeyFileError(f"estimator must be harrell-davis or sample, not {self.estimator!r}")
-        if self.decay_from not in _DECAYS:
-            raise KeyFileError(f"decay_from must be median or threshold, not {self.decay_from!r}")
+        self.check_choice("estimator", "harrell-davis", "sample")
+        self.check_choice("decay_from", "median", "threshold")
 
 
 def unpack(data: bytes, *shape: int) -> Bits:
@@ -87,7 +79,7 @@ def unpack(data: bytes, *shape: int) -> Bits:
 
 
 def soft_counts(
-    cosines: Floats, medians: Floats, bits: Bits, decay: float, threshold: float, *, decay_from: str = "median"
+    cosines: Floats, medians: Floats, bits: Bits, decay: float, threshold: float, decay_from: str = "median"
 ) -> Floats:
     """The soft count of each cosine: 1 on the side of the median that the bit names or within `threshold` of it, else less than
     1 by exponential decay with the distance from the median or, with `decay_from="threshold"`, from the threshold."""
@@ -114,16 +106,6 @@ def harrell_davis(values: Floats) -> Floats:
     """The Harrell-Davis estimate of the median of each column: a weighted mean of the sorted values.
 
     It is less noisy than the sample median, which uses only one or two of the values.
-
-    Args:
-        values: The samples, one per row.
-
-    Returns:
-        The estimate for each column, or a single number if `values` has one dimension.
-
-    Example:
-        >>> float(harrell_davis(np.array([1.0, 2.0, 3.0])))
-        2.0
     """
     return np.asarray(_harrell_davis_weights(len(values)) @ np.sort(values, axis=0))
 
@@ -146,14 +128,12 @@ class ChannelRule:
         parameters = key.parameters_as(PMarkParameters)
         self.key, self.size, self.sampled = key, parameters.channels, parameters.median == "sampled"
         self.stops, self._estimator = not self.sampled, parameters.estimator
-        self._vectors: dict[int, Floats] = {}
         self._done = 0
 
     def bits(self, first: int, count: int) -> Bits:
         """The secret bits of `count` sentences from number `first` on, one sentence per row."""
-        rows = [
-            unpack(self.key.stream("pmark/bits", -(-self.size // 8), t), self.size) for t in range(first, first + count)
-        ]
+        size = -(-self.size // 8)
+        rows = [unpack(self.key.stream("pmark/bits", size, t), self.size) for t in range(first, first + count)]
         return np.array(rows).reshape(count, self.size)
 
     def null_bits(self, chunk: int, sentences: int) -> Bits:
@@ -167,10 +147,7 @@ class ChannelRule:
 
     def vectors(self, dimension: int) -> Floats:
         """The orthonormal vectors of the channels, one per row."""
-        if dimension not in self._vectors:
-            rows = secret_rows(self.key, "pmark/channels", self.size, dimension, "channels")
-            self._vectors[dimension] = orthonormal(rows[None])[0]
-        return self._vectors[dimension]
+        return orthonormal_rows(self.key, "pmark/channels", self.size, dimension)
 
     def see(self, vectors: NDArray[np.float32]) -> Floats:
         return np.asarray(unit_rows(vectors) @ self.vectors(vectors.shape[1]).T)
@@ -222,14 +199,9 @@ class PMark(SentenceRival):
                 "the key's medians are sampled from the model that wrote the text; without it they are taken to be 0",
             )
         total = seen.size
+        decay = (parameters.decay, parameters.threshold, parameters.decay_from)
         # The soft count of each sentence and channel if its bit is 0, and if it is 1.
-        either = np.stack([
-            soft_counts(
-                seen, medians, np.full(seen.shape, bit), parameters.decay, parameters.threshold,
-                decay_from=parameters.decay_from,
-            )
-            for bit in (False, True)
-        ])  # fmt: skip
+        either = [soft_counts(seen, medians, np.full(seen.shape, bit), *decay) for bit in (False, True)]
 
         def counts(bits: Bits) -> Floats:
             return np.asarray(np.where(bits, either[1], either[0]).sum(axis=(-2, -1)))
@@ -253,10 +225,12 @@ class PMark(SentenceRival):
         cutter, estimator = splitter(self.key.splitter), self.key.parameters_as(PMarkParameters).estimator
         medians = np.zeros((len(sentences), self.rule(self.key).size))
         requests = [Request(" ".join(sentences[:t]), samples, seed=t) for t in range(1, len(sentences))]
-        drawn = [
-            [candidate.unit for candidate in map(Text(cutter).candidate, draws) if not candidate.flaw]
-            for draws in _drawn_while_room(requests, llm, FirstSentence(cutter))
-        ]
+        drawn: list[list[str]] = []
+        for answer in answer_each(llm, requests, Sampling(), FirstSentence(cutter)) if requests else []:
+            if isinstance(answer, LLMError) and not isinstance(answer, ContextFull):
+                raise answer
+            draws = [] if isinstance(answer, LLMError) else answer
+            drawn.append([candidate.unit for candidate in map(Text(cutter).candidate, draws) if not candidate.flaw])
         units = list(dict.fromkeys(unit for some in drawn for unit in some))
         if not units:
             return medians
@@ -265,19 +239,3 @@ class PMark(SentenceRival):
             if some:
                 medians[t] = median_of(np.stack([seen[unit] for unit in some]), estimator)
         return medians
-
-
-def _drawn_while_room(requests: Sequence[Request], llm: LLM, over: FirstSentence) -> list[list[Draw]]:
-    """The draws of the first requests, up to the one whose context leaves the model no room; contexts grow.
-
-    All requests are drawn in one call, since a model draws for many contexts in hardly more time than for a single context.
-    Where a context has no room, the call is repeated for halves.
-    """
-    try:
-        return llm.draw(requests, Sampling(), over) if requests else []
-    except ContextFull:
-        if len(requests) == 1:
-            return []
-    half = len(requests) // 2
-    drawn = _drawn_while_room(requests[:half], llm, over)
-    return drawn if len(drawn) < half else drawn + _drawn_while_room(requests[half:], llm, over)

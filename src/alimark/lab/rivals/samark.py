@@ -23,7 +23,7 @@ from alimark.core.generation.selection import Weight
 from alimark.core.keys.key import Key
 from alimark.core.parameters import Presets, SchemeParameters
 from alimark.errors import KeyFileError
-from alimark.lab.rivals.sentence import SentenceRival, in_chunks, secret_rows, too_short, unit_rows, weights
+from alimark.lab.rivals.sentence import SentenceRival, in_chunks, orthonormal_rows, too_short, unit_rows, weights
 
 if TYPE_CHECKING:
     from alimark.core.generation.selection import TextOrigin
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 _KEYS_A_CHUNK = 256
 _NGRAM = 4
 _LEAST_SPREAD = 1e-6
-
-
-_SIGNS = ("key", "text")
 
 
 @dataclass(frozen=True)
@@ -64,17 +61,13 @@ class SAMarkParameters(SchemeParameters):
     def __post_init__(self) -> None:
         if not 1 <= self.channels <= 16:
             raise KeyFileError(f"channels must be from 1 to 16, not {self.channels}")
-        if self.signs not in _SIGNS:
-            raise KeyFileError(f"signs must be key or text, not {self.signs!r}")
-        for name in ("slope", "sharpness"):
-            if not 0 < getattr(self, name) <= 1e6:
-                raise KeyFileError(f"{name} must be between 0 and a million, not {getattr(self, name):g}")
-        for name in ("similarity", "overlap"):
-            if not 0 < getattr(self, name) <= 2:
-                raise KeyFileError(f"{name} must be above 0 and at most 2, not {getattr(self, name):g}")
+        self.check_choice("signs", "key", "text")
+        for name, most in (("slope", 1_000_000), ("sharpness", 1_000_000), ("similarity", 2), ("overlap", 2)):
+            if not 0 < self[name] <= most:
+                raise KeyFileError(f"{name} must be above 0 and at most {most}, not {self[name]:g}")
         for name in ("diversity", "novelty"):
-            if not 0 <= getattr(self, name) <= 100:
-                raise KeyFileError(f"{name} must be from 0 to 100, not {getattr(self, name):g}")
+            if not 0 <= self[name] <= 100:
+                raise KeyFileError(f"{name} must be from 0 to 100, not {self[name]:g}")
 
 
 class AnchorRule:
@@ -89,7 +82,6 @@ class AnchorRule:
         self.key, self.parameters = key, key.parameters_as(SAMarkParameters)
         self.size = self.parameters.channels
         self._text_number = int.from_bytes(hashlib.sha256(text_id.encode("utf-8", "surrogatepass")).digest()[:8], "big")
-        self._directions: dict[int, Floats] = {}
         self._chosen: list[Floats] = []
         self._words: list[str] = []
 
@@ -101,10 +93,7 @@ class AnchorRule:
 
     def directions(self, dimension: int) -> Floats:
         """The orthonormal directions of the channels, one per row."""
-        if dimension not in self._directions:
-            rows = secret_rows(self.key, "samark/directions", self.size, dimension, "channels")
-            self._directions[dimension] = orthonormal(rows[None])[0]
-        return self._directions[dimension]
+        return orthonormal_rows(self.key, "samark/directions", self.size, dimension)
 
     def null_directions(self, chunk: int, dimension: int) -> Floats:
         """The directions of each random key of a chunk: (keys, channels, dimension)."""
@@ -122,15 +111,15 @@ class AnchorRule:
         return self.weigh_texts(seen, [""] * len(seen))
 
     def weigh_texts(self, seen: Floats, units: Sequence[str]) -> Sequence[Weight]:
-        """Rates all candidates for the next sentence; `units` are their texts."""
         parameters = self.parameters
         signed = seen[:, : self.size] * self.signs
         scores = np.tanh(parameters.slope * signed).sum(axis=1) + parameters.novelty * self._novelty(units)
         closest = self._closest(seen[:, self.size :])
         if self._chosen:
             scores = scores + parameters.diversity * (1 - closest)
-        kept = _unless_empty(np.ones(len(seen), bool), self._overlaps(units) < parameters.overlap)
-        kept = _unless_empty(kept, kept & (closest < parameters.similarity))
+        kept = np.ones(len(seen), bool)
+        for passes in (self._overlaps(units) < parameters.overlap, closest < parameters.similarity):
+            kept = kept & passes if (kept & passes).any() else kept  # a filter that nothing passes is left out
         matches = (signed > 0).sum(axis=1)
         # A sample from a softmax is the largest of the scores after Gumbel noise. A candidate that is filtered out or that
         # matches fewer channels comes after all others: scores and noise are far below 100.
@@ -162,18 +151,12 @@ class AnchorRule:
         self._chosen.append(seen[self.size :])
 
     def chose_text(self, seen: Floats, unit: str) -> None:
-        """Takes note of the sentence that was appended, and of its text."""
         self.chose(seen)
         self._words += unit.lower().split()
 
 
 def _ngrams(words: Sequence[str]) -> set[tuple[str, ...]]:
     return {tuple(words[i : i + _NGRAM]) for i in range(len(words) - _NGRAM + 1)}
-
-
-def _unless_empty(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The candidates that pass a filter, or those before it where none passes."""
-    return after if after.any() else before
 
 
 def scores_of(cosines: Floats, signs: Floats | None, slope: float) -> tuple[Floats, Floats]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from alimark.core.frozen.arithmetic import halving_sum
 from alimark.core.generation.selection import Weight
 from alimark.core.keys.fitted import Fitted
 from alimark.core.keys.key import Key
-from alimark.core.parameters import FittedData, Presets, SchemeParameters
+from alimark.core.parameters import Presets, SchemeParameters
 from alimark.errors import AlimarkError, KeyFileError, KeyMismatch, MissingExtra
 from alimark.lab.learning import Sentences, embedded, sentences_of
 from alimark.lab.rivals.sentence import (
@@ -94,7 +94,7 @@ class KSemStampParameters(SchemeParameters):
         if not 0 <= self.margin < 1:
             raise KeyFileError(f"margin, a difference of cosines, must be at least 0 and below 1, not {self.margin:g}")
 
-    def check_fitted(self, fitted: FittedData | None) -> None:
+    def check_fitted(self, fitted: Fitted | None) -> None:
         """Checks that there are learned centres, enough for the ratio; raises KeyFileError if not."""
         if fitted is None:
             raise KeyFileError(
@@ -113,13 +113,6 @@ Mask = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
 _KEYS_A_CHUNK = 1024
-
-
-class Located(NamedTuple):
-    """The region of each sentence, and its distance from the border of that region."""
-
-    regions: Ints
-    margins: Floats
 
 
 def smallest(numbers: Floats, count: int) -> Mask:
@@ -145,7 +138,8 @@ class RegionRule(ABC):
     def see(self, vectors: NDArray[np.float32]) -> Floats: ...
 
     @abstractmethod
-    def locate(self, seen: Floats) -> Located: ...
+    def locate(self, seen: Floats) -> tuple[Ints, Floats]:
+        """The region of each sentence, and its distance from the border of that region."""
 
     @abstractmethod
     def shortfall(self, seen: Floats, valid: Mask) -> Floats:
@@ -167,14 +161,14 @@ class RegionRule(ABC):
         if self._before is None:
             return [Weight(0, 0.0, True)] * len(seen)
         valid = self.valid(self._before)
-        located = self.locate(seen)
-        good = valid[located.regions]
-        worths = np.where(good, located.margins, -self.shortfall(seen, valid))
-        met = good & (located.margins > self.margin)
+        regions, margins = self.locate(seen)
+        good = valid[regions]
+        worths = np.where(good, margins, -self.shortfall(seen, valid))
+        met = good & (margins > self.margin)
         return weights(good.astype(int), worths, met)
 
     def chose(self, seen: Floats) -> None:
-        self._before = int(self.locate(seen[None]).regions[0])
+        self._before = int(self.locate(seen[None])[0][0])
 
 
 class RegionWatermark(SentenceRival):
@@ -188,7 +182,7 @@ class RegionWatermark(SentenceRival):
         if len(seen) < 2:
             return too_short()
         rule = self.rule(self.key)
-        regions = rule.locate(seen).regions
+        regions = rule.locate(seen)[0]
         steps, share = len(regions) - 1, rule.valid_regions / rule.regions
         followed = np.zeros((rule.regions, rule.regions), np.int64)
         np.add.at(followed, (regions[:-1], regions[1:]), 1)
@@ -214,20 +208,17 @@ class HyperplaneRule(RegionRule):
         super().__init__(key, 2**parameters.hyperplanes, parameters.ratio, parameters.margin)
         self.hyperplanes = parameters.hyperplanes
         self._weights = 2 ** np.arange(parameters.hyperplanes)[::-1]
-        self._normals: dict[int, Floats] = {}
 
     def normals(self, dimension: int) -> Floats:
         """The unit normals of the hyperplanes, one per row. As in the paper they are independent, not orthogonal."""
-        if dimension not in self._normals:
-            rows = secret_rows(self.key, "semstamp/hyperplanes", self.hyperplanes, dimension, "hyperplanes")
-            self._normals[dimension] = rows / np.sqrt(halving_sum(rows * rows))[:, None]
-        return self._normals[dimension]
+        rows = secret_rows(self.key, "semstamp/hyperplanes", self.hyperplanes, dimension, "hyperplanes")
+        return np.asarray(rows / np.sqrt(halving_sum(rows * rows))[:, None])
 
     def see(self, vectors: NDArray[np.float32]) -> Floats:
         return np.asarray(unit_rows(vectors) @ self.normals(vectors.shape[1]).T)
 
-    def locate(self, seen: Floats) -> Located:
-        return Located((seen > 0) @ self._weights, np.abs(seen).min(axis=1))
+    def locate(self, seen: Floats) -> tuple[Ints, Floats]:
+        return (seen > 0) @ self._weights, np.abs(seen).min(axis=1)
 
     def shortfall(self, seen: Floats, valid: Mask) -> Floats:
         """The sum of the absolute cosines whose signs differ from those of the nearest valid region."""
@@ -264,10 +255,10 @@ class CentreRule(RegionRule):
             )
         return unit_rows(vectors) @ unit_rows(self._centres).T
 
-    def locate(self, seen: Floats) -> Located:
+    def locate(self, seen: Floats) -> tuple[Ints, Floats]:
         """The nearest centre; the margin is the difference between the cosines of the two nearest ones."""
         ordered = np.sort(seen, axis=1)
-        return Located(np.argmax(seen, axis=1), ordered[:, -1] - ordered[:, -2])
+        return np.argmax(seen, axis=1), ordered[:, -1] - ordered[:, -2]
 
     def shortfall(self, seen: Floats, valid: Mask) -> Floats:
         return np.asarray(seen.max(axis=1) - seen[:, valid].max(axis=1))

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -25,6 +26,7 @@ from alimark.core.detection.results import Detection
 from alimark.core.detection.settings import MAX_SENTENCES
 from alimark.core.detection.stats.p_values import RandomKeys, significance_of
 from alimark.core.detection.timing import Clock
+from alimark.core.frozen.arithmetic import orthonormal
 from alimark.core.frozen.text.normalising import normalise
 from alimark.core.generation.selection import Rule, Weight
 from alimark.core.keys.key import Key
@@ -138,11 +140,8 @@ def null_z(
 ) -> Callable[[int, int], Floats]:
     """The z-scores of random keys, as `Statistic` asks for them: from number `first` on, `count` of them.
 
-    Args:
-        counts: The counts under the keys of a chunk: takes the chunk's number and the slice of its keys that are needed.
-        chunk_size: The number of keys in a chunk.
-        total: The number of things that are counted.
-        share: The probability that each is counted in unmarked text.
+    `counts` gives the counts under the keys of a chunk, of its number and the slice of its keys that are needed; `total` things
+    are counted, each with probability `share` in unmarked text.
     """
 
     def null(first: int, count: int) -> Floats:
@@ -171,9 +170,17 @@ def unit_rows(rows: NDArray[np.floating]) -> Floats:
     return np.asarray(wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12))
 
 
+@lru_cache(maxsize=1024)
 def secret_rows(key: Key, label: str, count: int, dimension: int, noun: str) -> Floats:
     """Random normal vectors of a key, one per row; raises KeyMismatch if the embedder has too few dimensions for so many."""
     if dimension < count:
         raise KeyMismatch(f"{count} {noun} need an embedder with at least as many dimensions, but it has {dimension}")
     rows: Floats = key.normals(label, count, dimension, dimension)
+    return rows
+
+
+@lru_cache(maxsize=1024)
+def orthonormal_rows(key: Key, label: str, channels: int, dimension: int) -> Floats:
+    """The secret orthonormal directions of a key's channels, one per row."""
+    rows: Floats = orthonormal(secret_rows(key, label, channels, dimension, "channels")[None])[0]
     return rows

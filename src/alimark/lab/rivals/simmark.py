@@ -21,7 +21,7 @@ from alimark.core.detection.building import Statistic
 from alimark.core.generation.selection import Weight
 from alimark.core.keys.fitted import Fitted
 from alimark.core.keys.key import Key
-from alimark.core.parameters import FittedData, Presets, SchemeParameters
+from alimark.core.parameters import Presets, SchemeParameters
 from alimark.errors import AlimarkError, KeyFileError, KeyMismatch, MissingExtra
 from alimark.lab.learning import Sentences, embedded, sentences_of
 from alimark.lab.rivals.sentence import REJECTION_WAVE, SentenceRival, count_z, null_z, too_short, unit_rows
@@ -36,8 +36,6 @@ Array = NDArray[np.floating]
 _SEQUENCES_A_CHUNK = 1024
 _QUANTILES = 2001
 MOST_COMPONENTS = 512
-
-
 DISTANCES = ("cosine", "euclidean")
 
 PUBLISHED_MODEL = "instructor-large"
@@ -74,7 +72,7 @@ class SimMarkParameters(SchemeParameters):
         *,
         preset: str | None = None,
         fingerprint: str = "",
-        fitted: FittedData | None = None,
+        fitted: Fitted | None = None,
     ) -> Self:
         """Makes the parameters; with the preset "paper" the published interval is taken where it belongs."""
         wanted = dict(given)
@@ -95,7 +93,7 @@ class SimMarkParameters(SchemeParameters):
         if not 0 < self.decay <= 1e6:
             raise KeyFileError(f"decay must be between 0 and a million, not {self.decay:g}")
 
-    def check_fitted(self, fitted: FittedData | None) -> None:
+    def check_fitted(self, fitted: Fitted | None) -> None:
         """Checks that there are a learned interval and similarities of human sentences; raises KeyFileError if not."""
         if fitted is None:
             raise KeyFileError(
@@ -113,7 +111,7 @@ class SimMarkParameters(SchemeParameters):
             raise KeyFileError("the learned components are malformed; restore the file, or learn them again")
 
 
-def published_interval(fitted: FittedData | None) -> tuple[float, float] | None:
+def published_interval(fitted: Fitted | None) -> tuple[float, float] | None:
     """The interval that was published for the embedder, the distance and the components of learned data; None for others."""
     if fitted is None:
         return None
@@ -129,11 +127,6 @@ class Measure:
 
     def __init__(self, distance: str, mean: Array | None, components: Array | None) -> None:
         self.distance, self._mean, self._components = distance, mean, components
-
-    @classmethod
-    def of(cls, fitted: Fitted) -> Measure:
-        """The measure that was learned from text."""
-        return cls(str(fitted.origin["distance"]), fitted.arrays.get("mean"), fitted.arrays.get("components"))
 
     def see(self, vectors: NDArray[np.float32]) -> Floats:
         """Normalises embeddings and reduces them to principal components where these were learned."""
@@ -173,9 +166,10 @@ class IntervalRule:
     def __init__(self, key: Key) -> None:
         parameters = key.parameters_as(SimMarkParameters)
         assert key.fitted is not None
-        self.measure, self.decay = Measure.of(key.fitted), parameters.decay
-        self.human = key.fitted.arrays["similarities"].astype(np.float64)
-        learned = key.fitted.arrays["interval"]
+        arrays, self.decay = key.fitted.arrays, parameters.decay
+        self.measure = Measure(str(key.fitted.origin["distance"]), arrays.get("mean"), arrays.get("components"))
+        self.human = arrays["similarities"].astype(np.float64)
+        learned = arrays["interval"]
         self.lower = float(learned[0]) if parameters.lower is None else parameters.lower
         self.upper = float(learned[1]) if parameters.upper is None else parameters.upper
         self._before: Floats | None = None
@@ -237,13 +231,9 @@ class SimMark(SentenceRival):
 
     @classmethod
     def check_fit(
-        cls,
-        texts: Iterable[str],
-        *,
-        distance: str = "cosine",
-        components: int = 0,
+        cls, texts: Iterable[str], *, distance: str = "cosine", components: int = 0,
         closeness: tuple[float, float] = (0.5, 0.7),
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Check the texts and options of `fit`; raises AlimarkError."""
         _corpus(texts, distance, closeness)
         if components and find_spec("sklearn") is None:
@@ -251,14 +241,9 @@ class SimMark(SentenceRival):
 
     @classmethod
     def fit(
-        cls,
-        texts: Iterable[str],
-        embedder: Embedder,
-        *,
-        distance: str = "cosine",
-        components: int = 0,
+        cls, texts: Iterable[str], embedder: Embedder, *, distance: str = "cosine", components: int = 0,
         closeness: tuple[float, float] = (0.5, 0.7),
-    ) -> Fitted:
+    ) -> Fitted:  # fmt: skip
         """Learns the interval: between two quantiles of the similarity of neighbouring sentences in human text.
 
         The paper chooses an interval by eye that contains few human pairs and that the model can still reach. The default
@@ -274,17 +259,16 @@ class SimMark(SentenceRival):
         low, high = closeness
         corpus, neighbours = _corpus(texts, distance, closeness)
         vectors = embedded(corpus.sentences, embedder)
-        mean, rows = _principal(vectors, components) if components else (None, None)
-        measure = Measure(distance, mean, rows)
+        principal = _principal(vectors, components) if components else {}
+        measure = Measure(distance, principal.get("mean"), principal.get("components"))
         seen = measure.see(vectors)
         values = measure.between(seen[neighbours + 1], seen[neighbours])
         shares = (low, high) if distance == "cosine" else (1 - high, 1 - low)
         arrays: dict[str, Array] = {
             "interval": np.quantile(values, shares).astype("<f8"),
             "similarities": np.quantile(values, (np.arange(_QUANTILES) + 0.5) / _QUANTILES).astype("<f8"),
+            **principal,
         }
-        if mean is not None and rows is not None:
-            arrays |= {"mean": mean, "components": rows}
         origin = corpus.origin(embedder) | {
             "pairs": len(neighbours), "distance": distance, "components": components, "closeness": [low, high],
             "interval": [round(value, 4) for value in arrays["interval"].tolist()],
@@ -309,7 +293,7 @@ def _corpus(texts: Iterable[str], distance: str, closeness: tuple[float, float])
     return corpus, neighbours
 
 
-def _principal(vectors: NDArray[np.float32], components: int) -> tuple[Array, Array]:
+def _principal(vectors: NDArray[np.float32], components: int) -> dict[str, Array]:
     """The mean and the first principal components of normalised sentence embeddings, by scikit-learn."""
     try:
         from sklearn.decomposition import PCA
@@ -317,6 +301,5 @@ def _principal(vectors: NDArray[np.float32], components: int) -> tuple[Array, Ar
         raise MissingExtra("scikit-learn", "fit") from None
     if not 1 <= components <= min(MOST_COMPONENTS, *vectors.shape):
         raise AlimarkError(f"{components} components cannot be learned from {len(vectors)} sentences of this embedder")
-    unit = Measure("cosine", None, None).see(vectors)
-    learned = PCA(components, svd_solver="full").fit(unit)
-    return learned.mean_.astype("<f4"), learned.components_.astype("<f4")
+    learned = PCA(components, svd_solver="full").fit(unit_rows(vectors))
+    return {"mean": learned.mean_.astype("<f4"), "components": learned.components_.astype("<f4")}

@@ -25,12 +25,12 @@ from alimark.core.detection.building import Statistic
 from alimark.core.detection.stats.p_values import RandomKeys
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.core.keys.fitted import Fitted
-from alimark.core.parameters import FittedData, Presets, SchemeParameters
+from alimark.core.parameters import Presets
 from alimark.errors import AlimarkError, KeyFileError, MissingExtra
 from alimark.lab.rivals import _prf
 from alimark.lab.rivals._token_sampling import AddedBias
-from alimark.lab.rivals.token_level import DEFAULT_TOKENIZER, TokenLevel, check_bias
-from alimark.lab.rivals.tokens import Ids, TextTokenizer
+from alimark.lab.rivals.token_level import TokenLevel, TokenParameters
+from alimark.lab.rivals.tokens import Ids
 
 if TYPE_CHECKING:
     import torch
@@ -43,18 +43,14 @@ Array = NDArray[np.float32]
 _HIDDEN = 256
 _SHARPNESS = 1000.0  # k2 of the paper: so large that tanh is nearly a sign
 _STRETCH = 20.0  # k1 of the paper
-# Lambda 1 and 2 of the paper, for losses that are means here and sums there. With a much larger first one the network gives
-# the same output for all texts.
-_FLATNESS, _SIMILARITY = 1.0, 1.0
 _LEAST_PASSAGES = 64
-
-
+_BATCH = 256
 BLOCKS = 2
 """The number of residual blocks of the network."""
 
 
 @dataclass(frozen=True)
-class SIRParameters(SchemeParameters):
+class SIRParameters(TokenParameters):
     """The parameters of a SIR key."""
 
     scheme = "sir"
@@ -70,8 +66,6 @@ class SIRParameters(SchemeParameters):
     """The number of last tokens of the text so far that are embedded."""
     dimension: int = 300
     """The number of outputs of the network."""
-    tokenizer: str = DEFAULT_TOKENIZER
-    vocabulary: str = ""
     bias: str = "logits"
     """Where delta is added: "logits", before temperature and top-p, as in the code of the authors and in MarkLLM, or "nucleus",
     after both."""
@@ -83,9 +77,9 @@ class SIRParameters(SchemeParameters):
             raise KeyFileError("chunk must be at least 1, and window at least chunk and at most 4096")
         if not 2 <= self.dimension <= 10_000:
             raise KeyFileError(f"dimension must be from 2 to 10000, not {self.dimension}")
-        check_bias(self.bias)
+        self.check_choice("bias", "logits", "nucleus")
 
-    def check_fitted(self, fitted: FittedData | None) -> None:
+    def check_fitted(self, fitted: Fitted | None) -> None:
         """Checks that there is a trained network with this number of outputs; raises KeyFileError if not."""
         if fitted is None:
             raise KeyFileError("SIR needs a trained network; train one: alimark fit sir")
@@ -110,18 +104,20 @@ class SIR(TokenLevel):
         return self.network.signs(self.embedder.embed(list(contexts)))
 
     def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
-        parameters = self.parameters
         for text in texts:
-            yield from contexts_of(
-                self.tokenizer.ids(text.strip()), parameters.chunk, parameters.window, self.tokenizer
-            )
+            yield from self.contexts(self.tokenizer.ids(text.strip()))
+
+    def contexts(self, ids: Ids) -> list[str]:
+        """The text before each chunk. The first chunk has no context; it is neither marked nor scored, and left out here."""
+        chunk, window = self.parameters.chunk, self.parameters.window
+        return [self.tokenizer.text(ids[max(0, end - window) : end]).strip() for end in range(chunk, len(ids), chunk)]
 
     def marker(self, seeds: list[int], engine: TokenEngine) -> MeaningBias:
         return MeaningBias(self, engine.device)
 
     def find(self, ids: Ids) -> Statistic:
         parameters = self.parameters
-        contexts = contexts_of(ids, parameters.chunk, parameters.window, self.tokenizer)
+        contexts = self.contexts(ids)
         rows = np.arange(parameters.chunk, len(ids)) // parameters.chunk - 1
         tokens = ids[parameters.chunk :]
         biases = self.biases(contexts) if contexts else np.zeros((0, parameters.dimension), np.float32)
@@ -129,9 +125,8 @@ class SIR(TokenLevel):
         def scores(secrets: _prf.Words) -> Floats:
             if not len(tokens):
                 return np.zeros(len(secrets))
-            return np.asarray(
-                biases[rows, assigned(secrets[:, None], tokens, parameters.dimension)].mean(axis=1, dtype=np.float64)
-            )
+            places = assigned(secrets[:, None], tokens, parameters.dimension)
+            return np.asarray(biases[rows, places].mean(axis=1, dtype=np.float64))
 
         def null(first: int, count: int) -> Floats:
             return scores(self.null_secrets(first, count))
@@ -146,7 +141,7 @@ class SIR(TokenLevel):
         cls, texts: Iterable[str], *, dimension: int = 300, passages: int = 2000, epochs: int = 60, seed: int = 0
     ) -> None:
         """Check the texts and options of `fit`; raises AlimarkError."""
-        _enough_passages(list(dict.fromkeys(texts)), passages, seed)
+        passages_of(list(dict.fromkeys(texts)), passages, seed)
 
     @classmethod
     def fit(
@@ -164,7 +159,7 @@ class SIR(TokenLevel):
             seed: Makes the training repeatable.
         """
         read = list(dict.fromkeys(texts))
-        chosen = _enough_passages(read, passages, seed)
+        chosen = passages_of(read, passages, seed)
         vectors = np.concatenate([embedder.embed(chosen[i : i + 64]) for i in range(0, len(chosen), 64)])
         arrays, losses = train(vectors, dimension, epochs, seed)
         digest = hashlib.sha256("\0".join(read).encode("utf-8", "surrogatepass")).hexdigest()
@@ -173,12 +168,6 @@ class SIR(TokenLevel):
             "texts_sha256": digest, "epochs": epochs, "seed": seed, "losses": losses,
         }  # fmt: skip
         return Fitted(cls.scheme, arrays, origin)
-
-
-def contexts_of(ids: Ids, chunk: int, window: int, tokenizer: TextTokenizer) -> list[str]:
-    """The text before each chunk. The first chunk has no context; it is neither marked nor scored, and left out here."""
-    ends = range(chunk, len(ids), chunk)
-    return [tokenizer.text(ids[max(0, end - window) : end]).strip() for end in ends]
 
 
 def assigned(secret: _prf.Words, tokens: Ids, dimension: int) -> NDArray[np.int64]:
@@ -193,7 +182,7 @@ class SIRNetwork:
     layers: tuple[tuple[Array, Array], ...]
 
     @classmethod
-    def of(cls, fitted: FittedData, dimension: int) -> SIRNetwork:
+    def of(cls, fitted: Fitted, dimension: int) -> SIRNetwork:
         """The network from learned data; raises KeyFileError if these are not a network with that many outputs."""
         names = ["in", *(f"block{i}" for i in range(BLOCKS)), "out"]
         broken = KeyFileError("the learned data are not a SIR network; train one: alimark fit sir")
@@ -232,7 +221,6 @@ class MeaningBias(AddedBias):
         self._signs: torch.Tensor | None = None
 
     def added(self, text_ids: torch.Tensor) -> Bias | None:
-        """What is added to the tokens after these texts. The network is run at the start of each chunk."""
         import torch
 
         parameters, number = self._mark.parameters, text_ids.shape[1]
@@ -260,7 +248,7 @@ class MeaningBias(AddedBias):
 
 
 def passages_of(texts: Sequence[str], count: int, seed: int) -> list[str]:
-    """Random passages of one to eight sentences from all texts."""
+    """Random passages of one to eight sentences from all texts; raises AlimarkError if they are too few to train on."""
     cut = splitter(DEFAULT_SPLITTER)
     random = np.random.default_rng(seed)
     each = math.ceil(count / max(1, len(texts)))
@@ -272,19 +260,14 @@ def passages_of(texts: Sequence[str], count: int, seed: int) -> list[str]:
             stop = min(len(spans), start + int(random.integers(1, 9)))
             runs.append(text[spans[start][0] : spans[stop - 1][1]])
     random.shuffle(runs)
-    return list(dict.fromkeys(runs))[:count]
-
-
-def _enough_passages(texts: Sequence[str], count: int, seed: int) -> list[str]:
-    """The passages to train on; raises AlimarkError if they are too few."""
-    chosen = passages_of(texts, count, seed)
+    chosen = list(dict.fromkeys(runs))[:count]
     if len(chosen) < _LEAST_PASSAGES:
         raise AlimarkError(f"{len(chosen)} passages are too few to train on; give at least {_LEAST_PASSAGES}")
     return chosen
 
 
 def train(
-    vectors: Array, dimension: int, epochs: int, seed: int, *, batch: int = 256, rate: float = 1e-3
+    vectors: Array, dimension: int, epochs: int, seed: int, *, rate: float = 1e-3
 ) -> tuple[dict[str, Array], dict[str, float]]:
     """Trains the network; returns its arrays and its final losses."""
     try:
@@ -298,12 +281,14 @@ def train(
     optimiser = torch.optim.Adam(parts.values(), lr=rate)
     similarity = normalisation = torch.zeros(())
     for _ in range(epochs):
-        for rows in torch.randperm(len(data), generator=order).split(batch):  # type: ignore[no-untyped-call]
+        for rows in torch.randperm(len(data), generator=order).split(_BATCH):  # type: ignore[no-untyped-call]
             if len(rows) < 2:
                 continue
             outputs = _forward(parts, data[rows])
             similarity, normalisation = similarity_loss(outputs, data[rows], middle), normalisation_loss(outputs)
-            loss = _SIMILARITY * similarity + normalisation
+            # Lambda 1 and 2 of the paper are 1, for losses that are means here and sums there. With a much larger first one the
+            # network gives the same output for all texts.
+            loss = similarity + normalisation
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
@@ -349,8 +334,8 @@ def similarity_loss(outputs: torch.Tensor, vectors: torch.Tensor, middle: torch.
     return (_cosines(outputs) - torch.tanh(_STRETCH * (_cosines(vectors) - middle))).abs().mean()
 
 
-def normalisation_loss(outputs: torch.Tensor, size: float = 1.0) -> torch.Tensor:
-    """The imbalance of outputs over each text and over each number, plus their mean distance from +size or -size."""
+def normalisation_loss(outputs: torch.Tensor) -> torch.Tensor:
+    """The imbalance of outputs over each text and over each number, plus their mean distance from 1 or -1."""
     over_numbers = outputs.mean(dim=1).abs().mean()
     over_texts = outputs.mean(dim=0).abs().mean()
-    return over_numbers + over_texts + _FLATNESS * (size - outputs.abs()).abs().mean()
+    return over_numbers + over_texts + (1 - outputs.abs()).abs().mean()

@@ -19,17 +19,18 @@ from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats
 from alimark.core.detection.building import Statistic
-from alimark.core.parameters import FittedData, Presets, SchemeParameters
+from alimark.core.parameters import Presets
 from alimark.errors import KeyFileError
 from alimark.lab.rivals._token_sampling import Marker
 from alimark.lab.rivals.kgw import normal_tail
-from alimark.lab.rivals.token_level import DEFAULT_TOKENIZER, TokenLevel
+from alimark.lab.rivals.token_level import TokenLevel, TokenParameters
 from alimark.lab.rivals.tokens import Ids
 
 if TYPE_CHECKING:
     import torch
     from transformers import SynthIDTextWatermarkLogitsProcessor
 
+    from alimark.core.keys.fitted import Fitted
     from alimark.lab.rivals._token_engines import TokenEngine
     from alimark.lab.rivals._token_sampling import TokenStep
 
@@ -40,11 +41,8 @@ _ONE = np.uint64(1)
 _KEYS_AT_A_TIME = 64
 
 
-_SCORES = ("mean", "weighted", "bayesian")
-
-
 @dataclass(frozen=True)
-class SynthIDParameters(SchemeParameters):
+class SynthIDParameters(TokenParameters):
     """The parameters of a SynthID-Text key."""
 
     scheme = "synthid"
@@ -60,18 +58,15 @@ class SynthIDParameters(SchemeParameters):
     """The number of bits in the table that g-values are read from."""
     score: str = "mean"
     """"mean"; "weighted", with more weight on early layers; or "bayesian", by a trained detector."""
-    tokenizer: str = DEFAULT_TOKENIZER
-    vocabulary: str = ""
 
     def __post_init__(self) -> None:
         if not 2 <= self.ngram <= 16 or not 1 <= self.depth <= 100 or not 1 <= self.history <= 2**20:
             raise KeyFileError("ngram must be 2 to 16, depth 1 to 100 and history 1 to 1048576")
         if self.table not in [2**n for n in range(8, 25)]:
             raise KeyFileError(f"table must be a power of two from 256 to 16777216, not {self.table}")
-        if self.score not in _SCORES:
-            raise KeyFileError(f"score must be one of {', '.join(_SCORES)}, not {self.score!r}")
+        self.check_choice("score", "mean", "weighted", "bayesian")
 
-    def check_fitted(self, fitted: FittedData | None) -> None:
+    def check_fitted(self, fitted: Fitted | None) -> None:
         """Checks that there is a trained detector of this depth for the bayesian score; raises KeyFileError if not."""
         if self.score != "bayesian":
             return
@@ -203,7 +198,7 @@ class Bayesian:
     prior: float
 
     @classmethod
-    def of(cls, fitted: FittedData, depth: int) -> Bayesian:
+    def of(cls, fitted: Fitted, depth: int) -> Bayesian:
         """The detector from learned data; raises KeyFileError if these are not a detector of that depth."""
         parts = {name.rpartition(".")[2]: array for name, array in fitted.arrays.items()}
         try:

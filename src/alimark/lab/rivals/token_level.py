@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -26,22 +26,19 @@ from alimark.core.detection.timing import Clock
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.results import Generation, MarkedSentence
 from alimark.core.generation.settings import GenerationSettings
+from alimark.core.parameters import SchemeParameters
 from alimark.core.schemes.base import Watermark
-from alimark.errors import AlimarkError, KeyFileError, KeyMismatch, LimitError, LLMError, TextError
+from alimark.errors import AlimarkError, KeyMismatch, LimitError, LLMError, TextError
 from alimark.lab.rivals import _prf
+from alimark.lab.rivals._token_engines import TokenEngine, engine_of
+from alimark.lab.rivals._token_sampling import Marker, PerKey, most_tokens, write
 from alimark.lab.rivals.tokens import Ids, TextTokenizer, check_tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from alimark.core.embedding.base import Embedder
-    from alimark.core.generation.api import (
-        Finished,
-        ManyProgress,
-        Prompt,
-    )
+    from alimark.core.generation.api import Finished, ManyProgress, Prompt
     from alimark.core.keys.key import Key
     from alimark.core.llm.base import LLM
-    from alimark.lab.rivals._token_engines import TokenEngine
-    from alimark.lab.rivals._token_sampling import Length, Marker
 
 _BATCH = 32
 
@@ -49,19 +46,12 @@ DEFAULT_TOKENIZER = "smollm2-135m"
 """The model whose tokenizer keys use by default."""
 
 
-def check_bias(bias: str) -> None:
-    """Checks the parameter that says where a scheme adds its bias; raises KeyFileError if it is invalid."""
-    if bias not in ("logits", "nucleus"):
-        raise KeyFileError(f"bias must be logits (before temperature and top-p) or nucleus (after them), not {bias!r}")
+@dataclass(frozen=True)
+class TokenParameters(SchemeParameters):
+    """The parameters that the keys of all token-level schemes have."""
 
-
-class TokenLevelParameters(Protocol):
-    """The parameters that all token-level schemes have."""
-
-    @property
-    def tokenizer(self) -> str: ...
-    @property
-    def vocabulary(self) -> str: ...
+    tokenizer: str = DEFAULT_TOKENIZER
+    vocabulary: str = ""
 
 
 class TokenLevel(Watermark[Detection]):
@@ -72,7 +62,7 @@ class TokenLevel(Watermark[Detection]):
 
     by_token: ClassVar[bool] = True
     candidates: ClassVar[int] = 1
-    parameters: TokenLevelParameters
+    parameters: TokenParameters
 
     def __init__(
         self, key: Key, *, embedder: Embedder | None = None, tokenizer: TextTokenizer | str | None = None
@@ -122,8 +112,6 @@ class TokenLevel(Watermark[Detection]):
 
         A text does not depend on its batch, except for rounding errors of the model's logits.
         """
-        from alimark.lab.rivals._token_engines import engine_of
-
         engine = engine_of(llm)
         size = min(engine.most, _BATCH if batch is None else batch)
         if size < 1:
@@ -197,45 +185,32 @@ class _Prompted:
 
 
 def _job(number: int, prompt: Prompt, mark: TokenLevel, engine: TokenEngine, settings: GenerationSettings) -> _Prompted:
-    check_engine(mark, engine)
-    ids = engine.prompt(prompt.text, settings.prompt_style == "chat")
-    engine.check_room(ids, _length(settings, mark.key).most(settings.sampling))
-    seed = secrets.randbits(48) if prompt.seed is None else prompt.seed
-    return _Prompted(number, prompt.text, ids, seed, mark)
-
-
-def _length(settings: GenerationSettings, key: Key) -> Length:
-    from alimark.lab.rivals._token_sampling import Length
-
-    return Length(None if settings.tokens else settings.sentences, settings.tokens, key.splitter)
-
-
-def check_engine(mark: TokenLevel, engine: TokenEngine) -> None:
-    """Checks that the model has the tokenizer of the key, which detection uses; raises KeyMismatch if not."""
     if not engine.writes(mark.tokenizer):
         raise KeyMismatch(
             f"key {mark.key.id} was made for the tokenizer of {mark.tokenizer.name}, but {engine.name} has another; make a key "
             "for it: alimark keygen --scheme NAME --set tokenizer=MODEL"
         )
+    ids = engine.prompt(prompt.text, settings.prompt_style == "chat")
+    engine.check_room(ids, most_tokens(settings))
+    seed = secrets.randbits(48) if prompt.seed is None else prompt.seed
+    return _Prompted(number, prompt.text, ids, seed, mark)
 
 
 def _write(
     jobs: Sequence[_Prompted], engine: TokenEngine, settings: GenerationSettings, progress: ManyProgress | None
 ) -> Finished:
     """Generates one batch of texts."""
-    from alimark.lab.rivals._token_sampling import PerKey, write
-
     started = time.perf_counter()
     by_mark: dict[int, list[int]] = {}
     for row, job in enumerate(jobs):
         by_mark.setdefault(id(job.mark), []).append(row)
     parts = [(rows, jobs[rows[0]].mark.marker([jobs[row].seed for row in rows], engine)) for rows in by_mark.values()]
     marker: Marker = parts[0][1] if len(parts) == 1 else PerKey(parts, engine.device)
-    length = _length(settings, jobs[0].mark.key)
-    texts = write([job.ids for job in jobs], [job.seed for job in jobs], engine, marker, length, settings.sampling)
+    cut = splitter(jobs[0].mark.key.splitter)
+    texts = write([job.ids for job in jobs], [job.seed for job in jobs], engine, marker, settings, cut)
     elapsed = time.perf_counter() - started
     for job, written in zip(jobs, texts, strict=True):
-        units = tuple(splitter(length.splitter).units(written.text))
+        units = tuple(cut.units(written.text))
         if progress is not None and units:
             progress(job.number, MarkedSentence(len(units), units[-1], written.text, 0, 1, len(written.ids)))
         generation = Generation(

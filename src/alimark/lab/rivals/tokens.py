@@ -41,7 +41,7 @@ class TextTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.name = name
-        self.fingerprint = _fingerprint(content)
+        self.fingerprint = fingerprint_of(content)
 
     @property
     def size(self) -> int:
@@ -64,18 +64,14 @@ class TextTokenizer:
         return f"<TextTokenizer {self.name}>"
 
 
-def _fingerprint(content: dict[str, object]) -> str:
-    """The hash of those parts that decide how text is encoded; decoding and chat templates are left out."""
+def fingerprint_of(content: dict[str, object]) -> str:
+    """The hash of those parts of a tokenizer.json that decide how text is encoded; decoding and chat templates are left out."""
     parts = json.dumps({part: content.get(part) for part in _PARTS}, sort_keys=True, ensure_ascii=True)
     return "sha256:" + hashlib.sha256(parts.encode()).hexdigest()
 
 
-def vocabulary_of(tokenizer_json: str) -> str:
-    """The fingerprint of a tokenizer from the JSON text of its tokenizer.json."""
-    return _fingerprint(json.loads(tokenizer_json))
-
-
-def load_tokenizer(name: str | Path) -> TextTokenizer:
+@lru_cache(maxsize=8)
+def load_tokenizer(name: str) -> TextTokenizer:
     """Loads a tokenizer.
 
     Args:
@@ -84,11 +80,6 @@ def load_tokenizer(name: str | Path) -> TextTokenizer:
     Raises:
         ModelError: There is no such tokenizer.
     """
-    return _loaded(str(name))
-
-
-@lru_cache(maxsize=8)
-def _loaded(name: str) -> TextTokenizer:
     plain = plain_name(name)
     file = _in_store(plain) or _resolved(plain)
     if file.is_dir():

@@ -15,7 +15,6 @@ from alimark.cli import loading, show, texts
 from alimark.errors import AlimarkError, AttackError
 
 if TYPE_CHECKING:
-    from alimark.core._util.jsonl import JsonlWriter
     from alimark.lab.attacks import Attack
 
 _POOL = (
@@ -191,7 +190,8 @@ def _attack_text(attack: Attack, file: str, seed: int, as_json: bool) -> None:
 
 def _attack_file(attack: Attack, source: Path, output: Path, seed: int, as_json: bool) -> None:
     from alimark.core._util.jsonl import JsonlWriter
-    from alimark.lab.attacks.records import attacked_id, check_resumable
+    from alimark.lab.attacks import Target, seed_for
+    from alimark.lab.attacks.records import attack_record, attacked_id, check_resumable
 
     if output.exists() and output.samefile(source):
         raise AlimarkError("--output must be another file than --input")
@@ -202,7 +202,16 @@ def _attack_file(attack: Attack, source: Path, output: Path, seed: int, as_json:
         rows = [row for row in file.rows() if attacked_id(attack, row.id) not in writer.done]
         counts["lines"], counts["skipped"] = file.bad, len(file.order) - len(rows)
         if rows:
-            _attack_rows(attack, rows, seed, writer, counts)
+            loading.fetch_models(*attack.models)
+            with show.progress() as bar:
+                task, ticker = bar.add_task("texts", total=len(rows)), show.Ticker()
+                targets = [Target(row.record["text"], seed_for(attack.name, seed, row.id)) for row in rows]
+                for place, attacked in attack.run(targets):
+                    row = rows[place]
+                    writer.write(attack_record(attack, row.record, row.id, targets[place].seed, attacked))
+                    counts["failed" if attacked.failed else "written"] += 1
+                    bar.advance(task)
+                    ticker.tick(f"{counts['written'] + counts['failed']} of {len(rows)} texts")
         writer.arrange([attacked_id(attack, row_id) for row_id in file.order])
     if as_json:
         show.print_json(dict(counts))
@@ -211,24 +220,3 @@ def _attack_file(attack: Attack, source: Path, output: Path, seed: int, as_json:
         f"{counts['written']} texts attacked, {counts['failed']} failed (recorded as such), "
         f"{counts['skipped']} were there already{bad}"
     )
-
-
-def _attack_rows(
-    attack: Attack, rows: list[texts.TextRow], seed: int, writer: JsonlWriter, counts: Counter[str]
-) -> None:
-    """Attacks the texts and writes a record for each as soon as it is finished."""
-    from alimark.lab.attacks import Target, seed_for
-    from alimark.lab.attacks.records import attack_record
-
-    seeds = [seed_for(attack.name, seed, row.id) for row in rows]
-
-    targets = (Target(row.record["text"], row_seed) for row, row_seed in zip(rows, seeds, strict=True))
-    loading.fetch_models(*attack.models)
-    with show.progress() as bar:
-        task, ticker = bar.add_task("texts", total=len(rows)), show.Ticker()
-        for place, attacked in attack.run(targets):
-            row = rows[place]
-            writer.write(attack_record(attack, row.record, row.id, seeds[place], attacked))
-            counts["failed" if attacked.failed else "written"] += 1
-            bar.advance(task)
-            ticker.tick(f"{counts['written'] + counts['failed']} of {len(rows)} texts")

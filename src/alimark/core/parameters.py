@@ -70,14 +70,7 @@ class SchemeParameters:
 
     @classmethod
     def parse(cls, stored: JsonObject) -> Self:
-        """Reads the parameters of a key file. Those that an earlier release did not have get the values of `earlier`.
-
-        Args:
-            stored: The parameters as `to_json` returns them.
-
-        Raises:
-            KeyFileError: A name is unknown, or a value is invalid.
-        """
+        """Reads the parameters of a key file. Those that an earlier release did not have get the values of `earlier`."""
         return cls.of({**cls.earlier, **stored})
 
     @classmethod

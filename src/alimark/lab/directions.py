@@ -105,11 +105,7 @@ def directions_of(spread: Floats, noise: Floats, count: int = MOST, ridge: float
 def table_of(
     corpora: Sequence[Statistics], ridge: float = _RIDGE, topic_weight: float = _TOPIC_WEIGHT
 ) -> tuple[DirectionTable, Floats]:
-    """The table of directions learned from several corpora, and the ratio of spread to noise along each.
-
-    Raises:
-        AlimarkError: There is too little text.
-    """
+    """The table of directions learned from several corpora, and the ratio of spread to noise along each."""
     if sum(corpus.noise_count for corpus in corpora) < _FEWEST_SENTENCES:
         raise AlimarkError(
             f"directions are learned from at least {_FEWEST_SENTENCES} sentences with their paraphrases; give more texts"
@@ -137,12 +133,7 @@ def simulated_statistics(texts: Iterable[Sequence[str]], embedder: Embedder, see
 
 
 def distorted(sentence: str, random: Random) -> str:
-    """A copy of a sentence that is damaged as a clumsy paraphrase would damage it: words are left out, swapped and recased.
-
-    Example:
-        >>> distorted("The old boat went to a young doctor in the harbour.", Random(3))
-        'old boat went to in doctor harbour'
-    """
+    """A copy of a sentence that is damaged as a clumsy paraphrase would damage it: words are left out, swapped and recased."""
     words = sentence.rstrip(".!?\"'”’").split()
     kept = [word for word in words if random.random() > 0.25] or words[:1]
     for i in range(len(kept) - 1):

@@ -48,11 +48,7 @@ class Sentences:
 
 
 def sentences_of(texts: Iterable[str]) -> Sentences:
-    """Splits texts into sentences. A text that is given twice is used once.
-
-    Raises:
-        AlimarkError: There is no sentence.
-    """
+    """Splits texts into sentences; raises AlimarkError where there is none. A text that is given twice is used once."""
     cutter, digest = splitter(DEFAULT_SPLITTER), hashlib.sha256()
     sentences: list[str] = []
     numbers: list[int] = []

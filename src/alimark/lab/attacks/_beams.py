@@ -91,12 +91,14 @@ def diverse_beams(
     """The `beams` sequences that the model generates for each row of a padded batch, the best first."""
     import torch
 
-    settings = _settings(model, beams, groups, penalty, max_tokens)
-    searches = [
-        _GroupSearch(sentence, group, _initial(settings.width))
-        for sentence in range(len(input_ids))
-        for group in range(groups)
-    ]
+    config = model.generation_config
+    ends = config.eos_token_id if config.eos_token_id is not None else []
+    length_penalty = 1.0 if config.length_penalty is None else config.length_penalty
+    end_tokens = frozenset(ends if isinstance(ends, list) else [ends])
+    settings = _Settings(beams // groups, groups, penalty, length_penalty, end_tokens, max_tokens)
+    # Empty hypotheses. All but the first are impossible, or all beams would be the same.
+    initial = [_Hypothesis((), _IMPOSSIBLE if i else 0.0, i) for i in range(settings.width)]
+    searches = [_GroupSearch(i, group, initial) for i in range(len(input_ids)) for group in range(groups)]
     results: list[list[Beam]] = [[] for _ in input_ids]
     with torch.inference_mode():
         decoder = _Decoder(model, input_ids, attention_mask, beams)
@@ -112,19 +114,6 @@ def diverse_beams(
             searches = [searches[i] for i in open_searches]
             decoder.advance(rows, [beam.tokens[-1] for search in searches for beam in search.hypotheses], fewer)
     return [sorted(row, key=lambda beam: -beam.score) for row in results]
-
-
-def _settings(model: Any, beams: int, groups: int, penalty: float, max_tokens: int) -> _Settings:
-    config = model.generation_config
-    ends = config.eos_token_id if config.eos_token_id is not None else []
-    length_penalty = 1.0 if config.length_penalty is None else config.length_penalty
-    end_tokens = frozenset(ends if isinstance(ends, list) else [ends])
-    return _Settings(beams // groups, groups, penalty, length_penalty, end_tokens, max_tokens)
-
-
-def _initial(width: int) -> list[_Hypothesis]:
-    """Empty hypotheses. All but the first are impossible, or all beams would be the same."""
-    return [_Hypothesis((), _IMPOSSIBLE if i else 0.0, i) for i in range(width)]
 
 
 def _step(searches: list[_GroupSearch], log_probabilities: torch.Tensor, settings: _Settings, length: int) -> None:

@@ -64,12 +64,7 @@ def preset_setting() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A text to attack.
-
-    Attributes:
-        text: The text.
-        seed: The seed of the random choices that an attack makes for this text.
-    """
+    """A text to attack, with the seed of the random choices that an attack makes for it."""
 
     text: str
     seed: int = 0
@@ -86,12 +81,6 @@ class Attacked:
         rejected: For each answer of a model that was not used: the reason, a colon, and the start of the answer; or "empty".
         left: The number of sentences that were not rewritten because no answer for them was usable.
         tokens: The number of tokens that a model generated.
-
-    Example:
-        >>> Attacked("A new text.").failed
-        False
-        >>> Attacked("", "the text holds no sentence").failed
-        True
     """
 
     text: str

@@ -1,13 +1,4 @@
-"""Attacks on the sentences of a text, without a model. Of N sentences at rate r, k = floor(r N + 0.5) change.
-
-- insert: k sentences of other texts are inserted, all different, each at a random position. The order does not change.
-- delete: k sentences are deleted. The attack fails where no sentence would remain.
-- reorder: max(2, k) sentences exchange positions so that none of them keeps its own. The layout does not move.
-- merge: k pairs of neighbouring sentences become one sentence each, with a connective between them. The pairs do not overlap.
-- split: k sentences become two each, between clauses or, where there is one clause only, before a phrase.
-- truncate: k sentences are deleted at the end, at the start, or at both.
-- copy-paste: a new text with as many sentences as the marked text. k of them are sentences of the marked text, in order and in
-  unbroken runs; the others come from one human text.
+"""Attacks on the sentences of a text, without a model. Of N sentences at rate r, k = floor(r N + 0.5) change (docs/attacks.md).
 
 Not all sentences can be merged or split: a question is not merged with its answer, and a sentence without a place to split
 stays whole. If fewer than k are possible, all of these change; if none is possible, the attack fails. A merge or split is only

@@ -394,7 +394,10 @@ class WordNet:
                     self.phrases.add(lemma)
                 else:
                     self._lines[lemma].append(rest)
-        self._data = {part: _mapped(folder / f"data.{part.lower()}") for part in _PARTS.values()}
+        self._data: dict[str, mmap] = {}
+        for part in set(_PARTS.values()):
+            with (folder / f"data.{part.lower()}").open("rb") as data:
+                self._data[part] = mmap(data.fileno(), 0, access=ACCESS_READ)
 
     def senses(self, lemma: str, part: str) -> list[Sense]:
         """The senses of a lemma as this part of speech."""
@@ -409,11 +412,6 @@ class WordNet:
         fields = data[start : data.find(b" | ", start)].decode("ascii").split()
         names = fields[4 : 4 + 2 * int(fields[3], 16) : 2]
         return {lemma: position for name in names for lemma, position in _MEMBER.findall(name)[:1]}
-
-
-def _mapped(path: Path) -> mmap:
-    with path.open("rb") as file:
-        return mmap(file.fileno(), 0, access=ACCESS_READ)
 
 
 @cache

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from alimark.core.llm.base import LLM, Message, OffersNextTokens, OffersTorchModel, Request, Sampling
@@ -33,25 +33,6 @@ _TRIES = 16  # of llama.cpp, until it samples a token that is no part of a chara
 
 Bias = Callable[["torch.Tensor"], "torch.Tensor"]
 """From tokens, one row for each text, to the numbers that are added to their logits."""
-
-
-class TokenSource(Protocol):
-    """A batch of texts in progress."""
-
-    def candidates(self, bias: Bias | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """For each row the tokens of the nucleus, likeliest first, and their log-probabilities, -inf after the last.
-
-        `bias` is added to the logits after the repetition penalty and before temperature and top-p.
-        """
-        ...
-
-    def take(self, tokens: torch.Tensor) -> None:
-        """Appends the chosen token to each row."""
-        ...
-
-    def keep(self, rows: torch.Tensor) -> None:
-        """Keeps only these rows, because the other texts are finished."""
-        ...
 
 
 class TokenEngine(ABC):
@@ -96,7 +77,7 @@ class TokenEngine(ABC):
     def _decoded(self, ids: Sequence[int]) -> str: ...
 
     @abstractmethod
-    def source(self, prompts: Sequence[list[int]], sampling: Sampling) -> TokenSource:
+    def source(self, prompts: Sequence[list[int]], sampling: Sampling) -> TorchSource | NextTokenSource:
         """Starts a batch of texts."""
 
     @abstractmethod
@@ -167,6 +148,10 @@ class TorchSource:
         self._cache: Any = DynamicCache(config=llm.model.config)
 
     def candidates(self, bias: Bias | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """For each row the tokens of the nucleus, likeliest first, and their log-probabilities, -inf after the last.
+
+        `bias` is added to the logits after the repetition penalty and before temperature and top-p.
+        """
         import torch
 
         places = (self._mask.cumsum(dim=1) - 1).clamp(min=0)[:, -self._new.shape[1] :]
@@ -193,6 +178,7 @@ class TorchSource:
         return logits.where(~seen, (logits / penalty).where(logits > 0, logits * penalty))
 
     def take(self, tokens: torch.Tensor) -> None:
+        """Appends the chosen token to each row."""
         import torch
 
         self._new = tokens[:, None]
@@ -200,6 +186,7 @@ class TorchSource:
         self._mask = torch.cat([self._mask, self._mask.new_ones((len(self._mask), 1))], dim=1)
 
     def keep(self, rows: torch.Tensor) -> None:
+        """Keeps only these rows, because the other texts are finished."""
         self._cache.batch_select_indices(rows)
         self._ids, self._mask, self._new = self._ids[rows], self._mask[rows], self._new[rows]
 

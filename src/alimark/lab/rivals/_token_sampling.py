@@ -103,20 +103,16 @@ class PerKey(Marker):
         self._parts = [(torch.tensor(rows, device=device), marker) for rows, marker in parts]
 
     def bias(self, text_ids: torch.Tensor) -> Bias | None:
-        parts = [(rows, marker.bias(text_ids[rows])) for rows, marker in self._parts]
-        if all(bias is None for _, bias in parts):
-            return None
+        every = [(rows, marker.bias(text_ids[rows])) for rows, marker in self._parts]
+        parts = [(rows, bias) for rows, bias in every if bias is not None]
 
         def together(tokens: torch.Tensor) -> torch.Tensor:
-            import torch
-
-            added = torch.zeros(tokens.shape, device=tokens.device)
+            added = tokens.new_zeros(tokens.shape).float()
             for rows, bias in parts:
-                if bias is not None:
-                    added[rows] = bias(tokens[rows])
+                added[rows] = bias(tokens[rows])
             return added
 
-        return together
+        return together if parts else None
 
     def choose(self, step: TokenStep) -> torch.Tensor:
         chosen = step.tokens[:, 0].clone()
@@ -126,8 +122,6 @@ class PerKey(Marker):
         return chosen
 
     def keep(self, rows: torch.Tensor) -> None:
-        import torch
-
         kept = []
         for marker_rows, marker in self._parts:
             # Pairs of the place of a kept row among this marker's rows and its new place in the batch.
@@ -136,7 +130,6 @@ class PerKey(Marker):
                 marker.keep(pairs[:, 0])
                 kept.append((pairs[:, 1], marker))
         self._parts = kept
-        assert sum(len(marker_rows) for marker_rows, _ in kept) == len(torch.unique(rows))
 
 
 def most_tokens(settings: GenerationSettings) -> int:
@@ -160,19 +153,8 @@ def seeded(seed: int) -> _prf.Words:
     return drawn
 
 
-def write(
-    prompts: Sequence[list[int]], seeds: Sequence[int], engine: TokenEngine, marker: Marker, settings: GenerationSettings,
-    cut: Splitter,
-) -> list[Written]:  # fmt: skip
-    """Generates a text after each prompt, all in one batch. Prompts are lists of tokens."""
-    import torch
-
-    with engine.lock, torch.inference_mode():
-        return _Batch(prompts, seeds, engine, marker, settings, cut).run()
-
-
-class _Batch:
-    """A batch in progress. Row i of the tensors is text number `live[i]`."""
+class Batch:
+    """Texts that are generated together, one after each prompt, a list of tokens. Row i of the tensors is text `live[i]`."""
 
     def __init__(
         self, prompts: Sequence[list[int]], seeds: Sequence[int], engine: TokenEngine, marker: Marker,
@@ -190,17 +172,18 @@ class _Batch:
         self.live = list(range(len(prompts)))
 
     def run(self) -> list[Written]:
+        """Generates the texts."""
         import torch
 
-        while True:
-            chosen = self._marker.choose(self._sample())
-            self._text_ids = torch.cat([self._text_ids, chosen[:, None]], dim=1)
-            self._source.take(chosen)
-            self._end_finished(chosen.tolist())
-            if not (going := [row for row, text in enumerate(self.live) if text not in self._written]):
-                return [self._written[i] for i in sorted(self._written)]
-            if len(going) < _COMPACT_BELOW * len(self.live):
-                self._compact(going)
+        with self._engine.lock, torch.inference_mode():
+            while going := [row for row, text in enumerate(self.live) if text not in self._written]:
+                if len(going) < _COMPACT_BELOW * len(self.live):
+                    self._compact(going)
+                chosen = self._marker.choose(self._sample())
+                self._text_ids = torch.cat([self._text_ids, chosen[:, None]], dim=1)
+                self._source.take(chosen)
+                self._end_finished(chosen.tolist())
+        return [self._written[i] for i in sorted(self._written)]
 
     def _sample(self) -> TokenStep:
         import torch

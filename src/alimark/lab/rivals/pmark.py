@@ -178,10 +178,7 @@ class PMark(SentenceRival):
     scheme = "pmark"
     candidates = 64
     Parameters = PMarkParameters
-
-    @classmethod
-    def rule(cls, key: Key) -> ChannelRule:
-        return ChannelRule(key)
+    rule = ChannelRule
 
     @classmethod
     def asks_llm(cls, key: Key) -> bool:

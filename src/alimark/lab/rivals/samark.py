@@ -180,10 +180,7 @@ class SAMark(SentenceRival):
     scheme = "samark"
     candidates = 64
     Parameters = SAMarkParameters
-
-    @classmethod
-    def rule(cls, key: Key) -> AnchorRule:
-        return AnchorRule(key)
+    rule = AnchorRule
 
     @classmethod
     def sentence_rule(cls, key: Key, settings: GenerationSettings, origin: TextOrigin) -> AnchorRule:

@@ -64,11 +64,7 @@ class SemStampParameters(SchemeParameters):
 
 
 def valid_count(ratio: float, regions: int) -> int:
-    """The number of valid regions among all.
-
-    Raises:
-        KeyFileError: No region or all regions would be valid.
-    """
+    """The number of valid regions among all; raises KeyFileError if none or all would be valid."""
     count = round(ratio * regions)
     if not 1 <= count < regions:
         raise KeyFileError(
@@ -174,9 +170,7 @@ class RegionRule(ABC):
 class RegionWatermark(SentenceRival):
     """A z-test on the number of sentences that lie in a region valid after the previous sentence."""
 
-    @classmethod
-    @abstractmethod
-    def rule(cls, key: Key) -> RegionRule: ...
+    rule: ClassVar[type[HyperplaneRule | CentreRule]]
 
     def statistic(self, seen: Floats, text: str, sentences: Sequence[str], llm: LLM | None) -> Statistic:
         if len(seen) < 2:
@@ -232,10 +226,7 @@ class SemStamp(RegionWatermark):
 
     scheme = "semstamp"
     Parameters = SemStampParameters
-
-    @classmethod
-    def rule(cls, key: Key) -> HyperplaneRule:
-        return HyperplaneRule(key)
+    rule = HyperplaneRule
 
 
 class CentreRule(RegionRule):
@@ -269,10 +260,7 @@ class KSemStamp(RegionWatermark):
 
     scheme = "k-semstamp"
     Parameters = KSemStampParameters
-
-    @classmethod
-    def rule(cls, key: Key) -> CentreRule:
-        return CentreRule(key)
+    rule = CentreRule
 
     fit_libraries = (("sklearn", "fit"),)
 

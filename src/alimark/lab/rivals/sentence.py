@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,19 +50,22 @@ def count_z(count: float, total: int, share: float) -> float:
     return (count - share * total) / math.sqrt(share * (1 - share) * total) if total else 0.0
 
 
+class KeyRule(Rule, Protocol):
+    """A rule that is made for a key."""
+
+    def __init__(self, key: Key) -> None: ...
+
+
 class SentenceRival(SentenceWatermark[Detection]):
     """The base class of the rivals. A scheme adds its parameters, its selection rule and its statistic."""
 
     candidates: ClassVar[int] = REJECTION_LIMIT
+    rule: ClassVar[type[KeyRule]]
+    """The selection rule of one text."""
 
     def __init__(self, key: Key, *, embedder: Embedder | None = None) -> None:
         super().__init__(key, embedder=embedder)
         self.see = self.rule(key).see
-
-    @classmethod
-    @abstractmethod
-    def rule(cls, key: Key) -> Rule:
-        """Makes the selection rule of one text."""
 
     @classmethod
     def sentence_rule(cls, key: Key, settings: GenerationSettings, origin: TextOrigin) -> Rule:

@@ -100,15 +100,14 @@ class SimMarkParameters(SchemeParameters):
                 "simmark needs the similarities of human sentences under its embedder; measure them: "
                 "alimark fit simmark --human texts.jsonl -o interval.npz, and give them (--fitted interval.npz)"
             )
-        arrays = fitted.arrays
-        if fitted.origin.get("distance") not in DISTANCES or {"interval", "similarities"} - set(arrays):
+        arrays, empty = fitted.arrays, np.empty(0)
+        interval, similarities = arrays.get("interval", empty), arrays.get("similarities", empty)
+        whole = interval.shape == (2,) and similarities.ndim == 1 and len(similarities)
+        reducible = "components" not in arrays or ("mean" in arrays and arrays["components"].ndim == 2)
+        if fitted.origin.get("distance") not in DISTANCES or not whole or not reducible:
             raise KeyFileError(
-                "the learned data have no interval or no similarities of human sentences; learn them again: alimark fit simmark"
+                "the learned data are no interval and similarities of human sentences; learn them again: alimark fit simmark"
             )
-        if arrays["interval"].shape != (2,) or arrays["similarities"].ndim != 1 or not len(arrays["similarities"]):
-            raise KeyFileError("the learned interval is malformed; restore the file, or learn it again")
-        if "components" in arrays and ("mean" not in arrays or arrays["components"].ndim != 2):
-            raise KeyFileError("the learned components are malformed; restore the file, or learn them again")
 
 
 def published_interval(fitted: Fitted | None) -> tuple[float, float] | None:
@@ -201,10 +200,7 @@ class SimMark(SentenceRival):
 
     scheme = "simmark"
     Parameters = SimMarkParameters
-
-    @classmethod
-    def rule(cls, key: Key) -> IntervalRule:
-        return IntervalRule(key)
+    rule = IntervalRule
 
     def statistic(self, seen: Floats, text: str, sentences: Sequence[str], llm: LLM | None) -> Statistic:
         if len(seen) < 2:

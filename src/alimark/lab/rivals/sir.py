@@ -137,9 +137,7 @@ class SIR(TokenLevel):
     fit_libraries = (("torch", "transformers"),)
 
     @classmethod
-    def check_fit(
-        cls, texts: Iterable[str], *, dimension: int = 300, passages: int = 2000, epochs: int = 60, seed: int = 0
-    ) -> None:
+    def check_fit(cls, texts: Iterable[str], *, passages: int = 2000, seed: int = 0, **_: object) -> None:
         """Check the texts and options of `fit`; raises AlimarkError."""
         passages_of(list(dict.fromkeys(texts)), passages, seed)
 

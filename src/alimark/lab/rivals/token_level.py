@@ -31,7 +31,7 @@ from alimark.core.schemes.base import Watermark
 from alimark.errors import AlimarkError, KeyMismatch, LimitError, LLMError, TextError
 from alimark.lab.rivals import _prf
 from alimark.lab.rivals._token_engines import TokenEngine, engine_of
-from alimark.lab.rivals._token_sampling import Marker, PerKey, most_tokens, write
+from alimark.lab.rivals._token_sampling import Batch, Marker, PerKey, most_tokens
 from alimark.lab.rivals.tokens import Ids, TextTokenizer, check_tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def _write(
     parts = [(rows, jobs[rows[0]].mark.marker([jobs[row].seed for row in rows], engine)) for rows in by_mark.values()]
     marker: Marker = parts[0][1] if len(parts) == 1 else PerKey(parts, engine.device)
     cut = splitter(jobs[0].mark.key.splitter)
-    texts = write([job.ids for job in jobs], [job.seed for job in jobs], engine, marker, settings, cut)
+    texts = Batch([job.ids for job in jobs], [job.seed for job in jobs], engine, marker, settings, cut).run()
     elapsed = time.perf_counter() - started
     for job, written in zip(jobs, texts, strict=True):
         units = tuple(cut.units(written.text))

@@ -71,23 +71,16 @@ def fingerprint_of(content: dict[str, object]) -> str:
 
 
 @lru_cache(maxsize=8)
-def load_tokenizer(name: str) -> TextTokenizer:
-    """Loads a tokenizer.
-
-    Args:
-        name: The name of a language model of the store, a path (a tokenizer.json, its folder or a GGUF file) or a hub id.
-
-    Raises:
-        ModelError: There is no such tokenizer.
-    """
-    plain = plain_name(name)
+def load_tokenizer(name: str | Path) -> TextTokenizer:
+    """Loads the tokenizer of a model of the store, of a path (a tokenizer.json, its folder or a GGUF file) or of a hub id."""
+    plain = plain_name(str(name))
     file = _in_store(plain) or _resolved(plain)
     if file.is_dir():
         file = file / "tokenizer.json" if (file / "tokenizer.json").is_file() else _as_json(file, name)
     return TextTokenizer(file, plain)
 
 
-def _as_json(folder: Path, name: str) -> Path:
+def _as_json(folder: Path, name: str | Path) -> Path:
     """The tokenizer.json of a model that has the files of a slow tokenizer only, such as OPT; transformers converts them."""
     problem = ModelError(
         f"{name} has no tokenizer.json; name a model with a fast tokenizer, or the path of a tokenizer.json"

@@ -25,13 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from alimark.core.detection.preparing import units_of
-from alimark.core.detection.settings import DetectionSettings
 from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.loading import load_embedder
 from alimark.core.embedding.precision import at_precision, precisions_of
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.keys.key import Key
+from alimark.core.schemes.alimark import AliMark
 from alimark.core.text.human_text import read_texts
 
 COLD_TEXTS = 47  # what `alimark detect` embeds for a text of twelve sentences
@@ -65,7 +64,7 @@ def units(path: Path, count: int, embedder: Embedder) -> list[str]:
     for text in read_texts(path):
         passage = cut.units(text)
         documents = [" ".join(passage[at : at + 12]) for at in range(0, len(passage) - 11, 12)]
-        found |= dict.fromkeys(units_of(documents, key, embedder, DetectionSettings()))
+        found |= dict.fromkeys(AliMark(key, embedder=embedder).units(documents))
         if len(found) >= count:
             break
     return list(found)[:count]

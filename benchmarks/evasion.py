@@ -349,7 +349,7 @@ def is_found(text: str, key: Key, vectors: StoredVectors, *, today: bool) -> boo
     versions = prepared.versions if today else prepared.versions[:1]
     for reading in sorted((replace(version, further=()) for version in versions), key=vectors.missing):
         units = deduplicate([reading.unit_texts])
-        signals = EmbeddedTexts(units, vectors.rows(units.texts)).signals(reading, key, settings)
+        signals = EmbeddedTexts(units, vectors.rows(list(units))).signals(reading, key, settings)
         p_value = search_in_turn(reading, signals, key, vectors.embedder, settings).p_value
         if p_value * len(versions) <= FPR:
             return True

@@ -68,9 +68,9 @@ class Embedded:
         settings = DetectionSettings.of(settings)
         units = [make_units(split(normalise(text), key), key, settings) for text in texts]
         unique = deduplicate(text.texts for text in units)
-        rows = [unique.rows(text.texts) for text in units]
+        rows = [[unique[unit] for unit in text.texts] for text in units]
         starts = np.cumsum([0, *(len(text_rows) for text_rows in rows)])
-        return cls(units, starts, embedder.embed(unique.texts)[[row for text_rows in rows for row in text_rows]])
+        return cls(units, starts, embedder.embed(list(unique))[[row for text_rows in rows for row in text_rows]])
 
     def __len__(self) -> int:
         return len(self.units)

@@ -15,7 +15,7 @@ from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.detection.batching import embed_texts
 from alimark.core.detection.preparing import PreparedText, alike, prepare
 from alimark.core.detection.results import best_first
-from alimark.core.detection.scoring import scoring
+from alimark.core.detection.scoring import whole_scoring
 from alimark.core.detection.searching import EARLY_STOP, answer, excerpt_length
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.stats.p_values import draws_for_keys
@@ -188,6 +188,6 @@ def _alignment_seconds(text: PreparedText, key: Key, settings: DetectionSettings
             seconds += _PASSAGE * count * excerpt_length(key, settings)
         if "whole" in searches:
             chances = version.units.chances
-            length = scoring(key, settings, by_clauses=chances is not None).length(count)
+            length = whole_scoring(key, settings, version.units).length(count)
             seconds += count * length * (cell if chances is None else _RUN * chances.shape[1])
     return seconds

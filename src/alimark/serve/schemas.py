@@ -12,8 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, cr
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.detection.fields import fields_for
-from alimark.core.frozen.parameters import DEFAULT_DECISION, MAX_PAYLOAD_BITS
-from alimark.core.keys.key import MAX_OFFSETS
+from alimark.core.frozen.parameters import DEFAULT_DECISION, MAX_OFFSETS, MAX_PAYLOAD_BITS
 from alimark.serve.auth import LABEL, Role, Token
 from alimark.serve.ring import Label
 

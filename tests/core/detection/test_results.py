@@ -1,4 +1,4 @@
-"""Results: the verdict and its typed fields, decided once, and reports; results and settings need no Numba."""
+"""Results: the verdict and its typed fields, and reports; results and settings need no Numba."""
 
 from __future__ import annotations
 
@@ -46,23 +46,6 @@ def test_a_verdict_is_its_word_with_typed_fields(marked: AlignedDetection, short
     assert (copy, copy.found, copy.reason, copy.needed) == (verdict, False, "text_too_short", 6)
     with pytest.raises(KeyError):
         Verdict("perhaps")  # type: ignore[arg-type]
-
-
-def test_a_verdict_is_decided_once_for_each_rate(short: AlignedDetection) -> None:
-    rates: list[float] = []
-
-    def needed(fpr: float) -> int:
-        rates.append(fpr)
-        return 7
-
-    detection = replace(short, sentences_needed=needed)
-    assert detection.verdict() is detection.verdict()
-    assert detection.report()["sentences_needed"] == 7
-    detection._repr_html_()
-    assert rates == [0.01]
-    assert detection.verdict(0.05).needed == 7
-    assert detection.corrected(5).verdict(0.05).needed == 7
-    assert rates == [0.01, 0.05, 0.01]
 
 
 def test_a_result_starts_no_simulation_at_common_rates(

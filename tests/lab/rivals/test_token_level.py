@@ -12,7 +12,7 @@ import token_models
 from scipy import stats
 
 import alimark
-from alimark.core.detection.stats.p_values import significance
+from alimark.core.detection.stats.p_values import RandomKeys, significance_of
 from alimark.core.generation.api import GenerationSettings, Prompt
 from alimark.core.keys.fitted import Fitted
 from alimark.core.keys.key import Key
@@ -309,7 +309,7 @@ def test_p_values_of_unmarked_text_are_uniform(scheme: str, count: int, folder: 
         mark = mark_of(scheme, folder, number % 250, **({"length": 32} if scheme == "exp" else {}))
         ids = random.choice(random.integers(1, size, 12), 40)
         seen = mark.find(ids)
-        found.append(significance(seen.raw, seen.null, 40).randomised(random.random()))
+        found.append(significance_of(seen.raw, seen.null, RandomKeys(draws=40)).randomised(random.random()))
     assert stats.kstest(found, "uniform").pvalue > 0.01
 
 

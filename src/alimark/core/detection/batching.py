@@ -13,7 +13,7 @@ import numpy as np
 
 from alimark.core._util.arrays import Floats
 from alimark.core.detection.preparing import PreparedText
-from alimark.core.detection.scoring import scoring
+from alimark.core.detection.scoring import whole_scoring
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.units import Signals, Units
 from alimark.core.embedding.base import Embedder, Vectors
@@ -25,49 +25,34 @@ Item = TypeVar("Item")
 _UNITS_AT_A_TIME = 8192
 
 
-@dataclass(frozen=True)
-class UniqueUnits:
-    """Each distinct unit of many texts once, with its row in the embedding batch."""
-
-    row: dict[str, int]
-
-    @property
-    def texts(self) -> list[str]:
-        return list(self.row)
-
-    def rows(self, units: Iterable[str]) -> list[int]:
-        """The rows of some units."""
-        return [self.row[unit] for unit in units]
-
-
-def deduplicate(unit_lists: Iterable[Sequence[str]]) -> UniqueUnits:
-    """The distinct units of many texts in the order of their first appearance, so that each is embedded once."""
+def deduplicate(unit_lists: Iterable[Sequence[str]]) -> dict[str, int]:
+    """Each distinct unit of many texts once, in the order of appearance, with its row in the embedding batch."""
     distinct = dict.fromkeys(unit for units in unit_lists for unit in units)
-    return UniqueUnits({unit: row for row, unit in enumerate(distinct)})
+    return {unit: row for row, unit in enumerate(distinct)}
 
 
-def embed_and_project(units: UniqueUnits, embedder: Embedder, projection: Callable[[Vectors], Floats]) -> Floats:
+def embed_and_project(units: Iterable[str], embedder: Embedder, projection: Callable[[Vectors], Floats]) -> Floats:
     """The projections of each unit, embedded in parts so that the vectors of a long text are never all in memory."""
-    if not units.row:
-        return np.empty((0, 0))
-    return np.concatenate([projection(embedder.embed(part)) for part in parts(units.texts, _UNITS_AT_A_TIME)])
+    embedded = [projection(embedder.embed(part)) for part in parts(list(units), _UNITS_AT_A_TIME)]
+    return np.concatenate(embedded) if embedded else np.empty((0, 0))
 
 
 @dataclass(frozen=True)
 class EmbeddedTexts:
     """The vectors of all units of some texts or, under a single key, their projections."""
 
-    units: UniqueUnits
+    units: dict[str, int]
+    """The row of each unit."""
     vectors: Vectors
     projections: Floats | None = None
 
     def signals(self, text: PreparedText, key: Key, settings: DetectionSettings) -> list[Signals]:
         """The signals of each version of a text under a key."""
         units = deduplicate([text.unit_texts])
-        rows = self.units.rows(units.row)
+        rows = [self.units[unit] for unit in units]
         projections = project(self.vectors[rows], key) if self.projections is None else self.projections[rows]
         return [
-            signals_of(version.units, projections[units.rows(version.units.texts)], key, settings)
+            signals_of(version.units, projections[[units[unit] for unit in version.units.texts]], key, settings)
             for version in text.versions
         ]
 
@@ -75,21 +60,18 @@ class EmbeddedTexts:
 def embed_texts(texts: Iterable[PreparedText], embedder: Embedder, key: Key | None = None) -> EmbeddedTexts:
     """Embeds the units of many texts in one batch.
 
-    Args:
-        texts: The texts, prepared for the embedder's keys.
-        embedder: The embedder.
-        key: The only key that the texts are searched under; vectors are not kept then, which long texts have many of.
+    Where the texts are searched under a single `key`, vectors, which long texts have many of, are not kept.
     """
     units = deduplicate(text.unit_texts for text in texts)
     none = np.empty((0, embedder.dimension), np.float32)
     if key is not None:
         return EmbeddedTexts(units, none, embed_and_project(units, embedder, lambda vectors: project(vectors, key)))
-    return EmbeddedTexts(units, embedder.embed(units.texts) if units.row else none)
+    return EmbeddedTexts(units, embedder.embed(list(units)) if units else none)
 
 
 def signals_of(units: Units, projections: Floats, key: Key, settings: DetectionSettings) -> Signals:
     """The signals of the units of one version of a text."""
-    return scoring(key, settings, by_clauses=units.chances is not None).signals(units, projections)
+    return whole_scoring(key, settings, units).signals(units, projections)
 
 
 def parts(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:

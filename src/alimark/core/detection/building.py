@@ -73,16 +73,8 @@ def build_detection(
     Args:
         make: `Detection`, or a subclass with its further fields already given (`functools.partial`).
         text: The text as it was given; its hash is recorded.
-        sentences: Its sentences.
-        statistic: What the scheme computed.
-        significance: Where the statistic lies among those of random keys.
-        key: The key that was looked for.
         embedder: The embedder that was used; empty strings for none.
-        settings: The settings that were used.
         tie_label: The scheme's label for breaking ties.
-
-    Returns:
-        What `make` returns.
     """
     return make(
         key_id=key.id,

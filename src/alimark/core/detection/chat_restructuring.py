@@ -69,16 +69,8 @@ def restructured(
 ) -> list[Restructured]:
     """Up to `variants` restructurings of each text. They depend on the text and the model alone.
 
-    Args:
-        texts: The texts.
-        llm: The chat model.
-        variants: The number of answers to ask for.
-        cutter: The splitter of the key.
-        checked: Whether answers are left out that are unfinished, unchanged or in other words than the text. If not, every
-            answer with a sentence counts, as where the answer replaces the text.
-
-    Returns:
-        The answers to search for each text.
+    Where `checked`, answers are left out that are unfinished, unchanged or in other words than the text. If not, every answer
+    with a sentence counts, as where the answer replaces the text.
     """
     answers: dict[int, list[Draw] | ContextFull] = {}
     for tokens, members in _by_length(texts).items():

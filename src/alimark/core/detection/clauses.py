@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from alimark.core._util.arrays import Floats, Ints, Packed
-from alimark.core.detection.units import Signals, Units
+from alimark.core.detection.units import Signals, Units, starts_of
 from alimark.core.frozen.kernels import runs
 from alimark.core.frozen.kernels.runs import RunRule
 from alimark.core.frozen.kernels.types import WHOLE, Limits, Step
@@ -22,7 +22,6 @@ from alimark.core.frozen.soft_rules import BLOCKS, RULES, SHRINK
 from alimark.core.keys.key import Key
 from alimark.core.keys.projection import to_bits
 from alimark.core.text.clauses import LONGEST_RUN, clauses_of
-from alimark.errors import AlimarkError
 
 _AGREEMENT = 0.85
 """The share of a block's bits that a sentence of a hard key is expected to carry."""
@@ -33,8 +32,7 @@ _BLOCKS = 2.2
 def clause_units(sentences: Sequence[str]) -> tuple[list[str], Units] | None:
     """The pieces of a text with irregular full stops and the units that runs of them make; None for a regular text.
 
-    Args:
-        sentences: The sentences of the text as they stand in it, before they are cleaned.
+    `sentences` are those of the text as they stand in it, before they are cleaned.
     """
     clauses = clauses_of(sentences)
     if clauses is None:
@@ -59,7 +57,6 @@ class ByClauses:
 
     limits = Limits(0, 0, 0)
     """Units come from `clause_units`."""
-    local_unit = 1.0
 
     @classmethod
     def of(cls, key: Key) -> ByClauses:
@@ -96,27 +93,18 @@ class ByClauses:
         lengths = np.array([self.length(len(text.packed)) for text in signals])
         return runs.search_runs(
             np.concatenate([text.tables for text in signals]), np.concatenate([_chances(text) for text in signals]),
-            blocks, lengths, self.rule, starts=np.cumsum([0, *(len(text.packed) for text in signals)]), texts=texts,
-            keys=keys, first_blocks=self.first_blocks,
+            blocks, lengths, self.rule, starts=starts_of(signals), texts=texts, keys=keys,
+            first_blocks=self.first_blocks,
         )  # fmt: skip
 
     def trace(self, signals: Signals, blocks: Packed) -> list[Step]:
         return runs.trace_runs(signals.tables, _chances(signals), blocks, self.rule, self.first_blocks)[1]
 
-    def local_scores(self, signals: Signals, blocks: Packed) -> Floats:
-        raise AlimarkError("passages are looked for among sentences, not among clauses")
-
-    def trace_local(self, signals: Signals, blocks: Packed) -> tuple[float, list[Step]]:
-        raise AlimarkError("passages are looked for among sentences, not among clauses")
-
 
 def centred_and_scaled(projections: Floats, total: Floats, sentences: float) -> Floats:
     """Projections minus their mean over a text, each unit scaled to a mean square of 1.
 
-    Args:
-        projections: Those of all units.
-        total: The sum over the sentences of the text.
-        sentences: The number of sentences; the mean is shrunk as if there were `SHRINK` more average ones.
+    `total` is the sum over the sentences of the text. The mean is shrunk as if there were `SHRINK` more average ones.
     """
     centred = projections - total / (sentences + SHRINK)
     scaled: Floats = centred / np.maximum(np.sqrt((centred**2).mean(axis=1, keepdims=True)), 1e-12)

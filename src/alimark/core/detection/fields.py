@@ -23,37 +23,19 @@ _PASSAGE = {field.name: {"int": int, "float": float}[str(field.type)] for field 
 
 @dataclass(frozen=True)
 class ResultField:
-    """A field of a result.
-
-    Args:
-        name: Its name in JSON and in Parquet files.
-        kind: Its type, see `FieldKind`.
-        about: What it says, for the service's schema.
-        read: Returns its value, given a detection and the false-positive rate of the verdict. A field whose value is None or
-            empty is left out, and so is one that detections under other schemes do not have.
-        seen_by: Who sees it.
-        in_words: Returns what the command line and evidence say of it beside verdict and p-value, a line each.
-    """
+    """A field of a result."""
 
     name: str
+    """Its name in JSON and in Parquet files."""
     kind: FieldKind
     about: str
-    read: Callable[[Any, float], Any]
-    seen_by: tuple[Audience, ...]
-    in_words: Callable[[Any], Iterable[str]]
-
-
-def _field(
-    name: str,
-    kind: FieldKind,
-    about: str,
-    *seen_by: Audience,
-    read: Callable[[Any, float], Any] | None = None,
-    in_words: Callable[[Any], Iterable[str]] = lambda detection: (),
-) -> ResultField:
-    """A field that is an attribute of the detection, unless `read` says otherwise; everybody sees it by default."""
-    read = read or (lambda detection, fpr: getattr(detection, name, None))
-    return ResultField(name, kind, about, read, seen_by or ("record", "audit", "service"), in_words)
+    """What it says, for the service's schema."""
+    seen_by: tuple[Audience, ...] = ("record", "audit", "service")
+    read: Callable[[Any, float], Any] | None = None
+    """Returns its value, given a detection and the false-positive rate of the verdict; by default that of the attribute. A
+    field whose value is None or empty is left out, and so is one that detections under other schemes do not have."""
+    in_words: Callable[[Any], Iterable[str]] = lambda detection: ()
+    """Returns what the command line and evidence say of it beside verdict and p-value, a line each."""
 
 
 def _payload(detection: Any, fpr: float) -> JsonObject | None:
@@ -94,12 +76,8 @@ def _normalised_in_words(detection: Any) -> Iterator[str]:
     changes = _changes(detection)
     yield from changes
     if changes or detection.readings > 1:
-        cost = (
-            f" (the best of {detection.readings} readings, for which the p-value pays)"
-            if detection.readings > 1
-            else ""
-        )
-        yield f"the text was read {detection.reading}{cost}"
+        best = f" (the best of {detection.readings} readings, for which the p-value pays)"
+        yield f"the text was read {detection.reading}{best if detection.readings > 1 else ''}"
 
 
 def _passages_in_words(detection: Any) -> Iterator[str]:
@@ -131,40 +109,40 @@ def _near_flips_in_words(detection: Any) -> Iterator[str]:
 
 
 FIELDS = (
-    _field("verdict", str, '"found", "not found" or "too short to tell".', "service",
+    ResultField("verdict", str, '"found", "not found" or "too short to tell".', ("service",),
            read=lambda detection, fpr: str(detection.verdict(fpr))),
-    _field("key_id", str, "The key, of several the likeliest."),
-    _field("scheme", str, "The scheme of the key."),
-    _field("score", float, "The statistic in standard deviations above its mean over random keys."),
-    _field("z", float, "The z-score of the scheme's paper, where there is one."),
-    _field("p_value", float, "The p-value, corrected for the number of keys, readings and searches."),
-    _field("p_text", str, "The p-value for people: with `<=` where it is only an upper bound.", "service"),
-    _field("raw", float, "The scheme's statistic.", "service"),
-    _field("draws", int, "The number of random keys drawn."),
-    _field("keys_tried", int, "The number of keys tried.", "audit", "service"),
-    _field("readings", int, "The number of ways in which the text was read.", "audit"),
-    _field("searches", int, "The number of searches of the text.", "audit"),
-    _field("near_flips", int, "Bits of sentences that rounding on another machine might flip.", "record", "audit",
+    ResultField("key_id", str, "The key, of several the likeliest."),
+    ResultField("scheme", str, "The scheme of the key."),
+    ResultField("score", float, "The statistic in standard deviations above its mean over random keys."),
+    ResultField("z", float, "The z-score of the scheme's paper, where there is one."),
+    ResultField("p_value", float, "The p-value, corrected for the number of keys, readings and searches."),
+    ResultField("p_text", str, "The p-value for people: with `<=` where it is only an upper bound.", ("service",)),
+    ResultField("raw", float, "The scheme's statistic.", ("service",)),
+    ResultField("draws", int, "The number of random keys drawn."),
+    ResultField("keys_tried", int, "The number of keys tried.", ("audit", "service")),
+    ResultField("readings", int, "The number of ways in which the text was read.", ("audit",)),
+    ResultField("searches", int, "The number of searches of the text.", ("audit",)),
+    ResultField("near_flips", int, "Bits of sentences that rounding on another machine might flip.", ("record", "audit"),
            in_words=_near_flips_in_words),
-    _field("precision", str, "The precision in which the embedder computed.", "audit"),
-    _field("sentence_count", int, "The number of sentences.", read=lambda detection, fpr: len(detection.sentences)),
-    _field("sentences_needed", int, "The number of sentences that a mark usually needs to be found.", "service",
+    ResultField("precision", str, "The precision in which the embedder computed.", ("audit",)),
+    ResultField("sentence_count", int, "The number of sentences.", read=lambda detection, fpr: len(detection.sentences)),
+    ResultField("sentences_needed", int, "The number of sentences that a mark usually needs to be found.", ("service",),
            read=lambda detection, fpr: detection.verdict(fpr).needed),
-    _field("text_sha256", str, "The SHA-256 of the text.", "service"),
-    _field("payload", {"value": int, "confidence": float}, "The number that the mark carries, where it is found.",
+    ResultField("text_sha256", str, "The SHA-256 of the text.", ("service",)),
+    ResultField("payload", {"value": int, "confidence": float}, "The number that the mark carries, where it is found.",
            read=_payload, in_words=_payload_in_words),
-    _field("normalised", JsonObject, "What normalisation changed in the text, and how the text was read.",
+    ResultField("normalised", JsonObject, "What normalisation changed in the text, and how the text was read.",
            read=_normalised, in_words=_normalised_in_words),
-    _field("changes", list[str], "What normalisation changed in the text, a sentence for each kind.", "service",
+    ResultField("changes", list[str], "What normalisation changed in the text, a sentence for each kind.", ("service",),
            read=_changes),
-    _field("passages", [_PASSAGE], "Marked passages of a longer text.", read=_passages, in_words=_passages_in_words),
-    _field("searched", list[str], "The searches that the p-value pays for: whole, excerpt or both.",
+    ResultField("passages", [_PASSAGE], "Marked passages of a longer text.", read=_passages, in_words=_passages_in_words),
+    ResultField("searched", list[str], "The searches that the p-value pays for: whole, excerpt or both.",
            read=lambda detection, fpr: list(getattr(detection, "searched", ())), in_words=_searched_in_words),
-    _field("restructured", JsonObject, "A chat model's restructurings of the text.", "record", "audit",
+    ResultField("restructured", JsonObject, "A chat model's restructurings of the text.", ("record", "audit"),
            read=_restructured, in_words=_restructured_in_words),
-    _field("caveat", str, "What has to be said beside `found` about a text that is short.", "service",
+    ResultField("caveat", str, "What has to be said beside `found` about a text that is short.", ("service",),
            read=lambda detection, fpr: detection.caveat(fpr)),
-    _field("warnings", list[str], "What may weaken the result.",
+    ResultField("warnings", list[str], "What may weaken the result.",
            read=lambda detection, fpr: list(detection.warnings)),
 )  # fmt: skip
 """All fields, in the order in which they are written."""
@@ -181,7 +159,10 @@ def values(detection: Detection, audience: Audience, fpr: float = 0.01) -> JsonO
     Raises:
         AlimarkError: The audience sees the verdict, and too few random keys were drawn to decide at this rate.
     """
-    content = {field.name: field.read(detection, fpr) for field in fields_for(audience)}
+    content = {
+        field.name: field.read(detection, fpr) if field.read else getattr(detection, field.name, None)
+        for field in fields_for(audience)
+    }
     return {name: value for name, value in content.items() if name == "z" or value not in (None, "", [], {})}
 
 

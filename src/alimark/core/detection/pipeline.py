@@ -23,7 +23,7 @@ from alimark.core.detection.scoring import scoring
 from alimark.core.detection.searching import answer, score
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.stats.p_values import NullScores
-from alimark.core.detection.timing import Beat, Clock, no_beat
+from alimark.core.detection.timing import Beat, Clock
 from alimark.core.detection.units import restructure
 from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.precision import at_precision
@@ -44,7 +44,7 @@ def detect_batch(
     tried: int | None = None,
     llm: LLM | None = None,
     times: Counter[str] | None = None,
-    beat: Beat = no_beat,
+    beat: Beat = lambda: None,
 ) -> list[list[AlignedDetection] | AlimarkError]:
     """Detects many texts under one key or several, with the units of all texts in one embedding batch.
 
@@ -101,15 +101,7 @@ def null_scorers(
 ) -> list[NullScores]:
     """For each text a function that scores it under random keys, which are the same for every text.
 
-    Args:
-        texts: The texts, which are embedded together.
-        readings: Which of its readings each text is scored in.
-        key: The key whose random keys are drawn.
-        embedder: The embedder that the key names.
-        settings: The settings of each text, with the same precision.
-
-    Returns:
-        Functions of the number of the first random key and of how many follow.
+    Each text has one of its readings and settings of its own, all with the same precision.
     """
     if not texts:
         return []
@@ -128,12 +120,7 @@ def null_scorers(
 
 
 def warm_up(key: Key, settings: DetectionSettings) -> None:
-    """Scores two sentences under a key, so that a thread can load its kernels while another loads the embedder.
-
-    Args:
-        key: An AliMark key.
-        settings: The settings of the detection; passages have kernels of their own.
-    """
+    """Scores two sentences under a key, so that a thread can load its kernels while another loads the embedder."""
     if settings.search == "auto":
         settings = DetectionSettings()
     units = restructure(["The lamp went out at ten.", "Nobody saw it go out."], scoring(key, settings).limits)

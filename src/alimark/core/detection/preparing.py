@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -237,28 +237,23 @@ def with_variants(
             with suppress(LimitError):  # a restructuring with more sentences than can be searched is left out
                 variants.append(prepare(variant, key, embedder, settings))
         tried = replace(answer, texts=tuple(variant.text for variant in variants))
-        with_answers = replace(text, restructured=tried, variants=tuple(variants))
-        complete.append(_replaced(with_answers) if settings.replaces_text else with_answers)
+        warnings = text.warnings
+        if settings.replaces_text and not variants:
+            warnings += (
+                "the chat model gave no answer that could replace the text, so the text was searched as it is",
+            )
+        replaced = settings.replaces_text and bool(variants)
+        complete.append(
+            replace(text, restructured=tried, variants=tuple(variants), warnings=warnings, replaced=replaced)
+        )
     return complete
-
-
-def _replaced(text: PreparedText) -> PreparedText:
-    """The text with its restructurings in its place; where there are none, the text itself with a warning."""
-    if text.variants:
-        return replace(text, replaced=True)
-    warning = "the chat model gave no answer that could replace the text, so the text was searched as it is"
-    return replace(text, warnings=(*text.warnings, warning))
 
 
 def sentences_suffice(text: PreparedText, settings: DetectionSettings) -> bool:
     """Whether a test of the sentences alone, without merged and split ones, sees the marks that the full test can see.
 
     It does not where full stops are missing, so that the text is also read by clauses, and where passages are looked for. The
-    answer depends on the text and not on the key.
-
-    Args:
-        text: The text, prepared for the full test.
-        settings: The settings of the full test.
+    answer depends on the text, which was prepared for the full test, and not on the key.
     """
     by_clauses = any(version.reading == "by clauses" for version in text.versions)
     return settings.searches(text.longest) == ("whole",) and not by_clauses
@@ -269,10 +264,3 @@ def with_units(text: PreparedText, key: Key, settings: DetectionSettings) -> Pre
     limits = scoring(key, settings).limits
     readings = (replace(reading, units=restructure(reading.sentences, limits)) for reading in text.further)
     return replace(text, units=restructure(text.sentences, limits), further=tuple(readings))
-
-
-def units_of(texts: Iterable[str], key: Key, embedder: Embedder, settings: DetectionSettings) -> Iterator[str]:
-    """The units that detecting the texts will embed, without those of texts that cannot be searched."""
-    for text in texts:
-        with suppress(AlimarkError):
-            yield from prepare(text, key, embedder, settings).unit_texts

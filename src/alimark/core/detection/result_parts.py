@@ -88,11 +88,6 @@ class Payload:
             probability of an error.
         bits: The number of bits of a payload.
         likeliest: The likeliest payloads with their probabilities, likeliest first; the first is `value`.
-
-    Example:
-        >>> payload = Payload(4711, 0.98, 16, ((4711, 0.98), (17, 0.01)))
-        >>> int(payload), payload.confidence
-        (4711, 0.98)
     """
 
     value: int

@@ -6,7 +6,6 @@ import html
 import platform
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from importlib import metadata
 from typing import Any, Literal, Self, TypeVar
 
@@ -107,8 +106,8 @@ class Detection:
     def verdict(self, fpr: float = 0.01) -> Verdict:
         """The answer in words at a false-positive rate.
 
-        It is decided once for each rate and kept. For AliMark it says how many sentences would be enough; that number comes
-        from `alimark.core.detection.stats.power`, where it is tabled or simulated once in a process.
+        For AliMark it says how many sentences would be enough; that number comes from `alimark.core.detection.stats.power`,
+        where it is tabled or simulated once in a process.
 
         Args:
             fpr: The share of unmarked texts that may be called found.
@@ -128,16 +127,6 @@ class Detection:
             >>> verdict == "too short to tell", verdict.needed > 2
             (True, True)
         """
-        if fpr not in self._verdicts:
-            self._verdicts[fpr] = self._decide(fpr)
-        return self._verdicts[fpr]
-
-    @cached_property
-    def _verdicts(self) -> dict[float, Verdict]:
-        """The verdicts decided so far, by false-positive rate."""
-        return {}
-
-    def _decide(self, fpr: float) -> Verdict:
         draws = draws_for(fpr) * self.keys_tried * self.readings * self.searches
         if self.p_value <= fpr:
             return Verdict("found")
@@ -157,14 +146,10 @@ class Detection:
         return 1
 
     @property
-    def at_floor(self) -> bool:
-        """Whether no random key scored as high, so that the p-value is only an upper bound."""
-        return bool(self.draws) and not self.stopped_early and self.above + self.ties == 0
-
-    @property
     def p_text(self) -> str:
-        """The p-value as it is shown to people: "0.0123", or "<= 0.001" where it is only an upper bound."""
-        text = f"<= {self.p_value:.2g}" if self.at_floor else f"{self.p_value:.3g}"
+        """The p-value as it is shown to people: "0.0123", or "<= 0.001" where no random key scored as high."""
+        at_floor = self.draws and not self.stopped_early and self.above + self.ties == 0
+        text = f"<= {self.p_value:.2g}" if at_floor else f"{self.p_value:.3g}"
         return text if self.p_tail is None else f"{text} (tail estimate {self.p_tail:.1g})"
 
     @property
@@ -177,19 +162,7 @@ class Detection:
         return asdict(self)
 
     def record(self) -> JsonObject:
-        """The few fields that records hold; `alimark.core.detection.fields` lists them.
-
-        Returns:
-            A dictionary that is ready for JSON.
-
-        Example:
-            >>> from alimark import AliMark, Key
-            >>> from alimark.testing import StandInEmbedder
-            >>> embedder = StandInEmbedder()
-            >>> mark = AliMark(Key.generate(embedder=embedder, secret=bytes(32)), embedder=embedder)
-            >>> sorted(mark.detect("The lamp went out. Nobody saw it.").record())
-            ['draws', 'key_id', 'near_flips', 'p_value', 'scheme', 'score', 'sentence_count', 'z']
-        """
+        """The few fields that records hold, ready for JSON; `alimark.core.detection.fields` lists them."""
         from alimark.core.detection.fields import values
 
         return values(self, "record")

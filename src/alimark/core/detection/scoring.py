@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from alimark.core.detection.result_parts import Payload
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.stats.null_tables import ALPHA, BETA
 from alimark.core.detection.stats.p_values import NullScores
-from alimark.core.detection.units import Signals, Units
+from alimark.core.detection.units import Signals, Units, starts_of
 from alimark.core.frozen.derivation import run_numbers
 from alimark.core.frozen.kernels import hard, payload, soft
 from alimark.core.frozen.kernels.types import WHOLE, Best, Limits, LocalCosts, Step, ZRule
@@ -42,70 +42,31 @@ class Score:
     """The likeliest payload, where the key has payloads."""
 
 
-class Scoring(Protocol):
-    """How texts are scored under keys of one block size.
-
-    A job is a pair of a text and a key: an index into `signals` and a row of `blocks`.
-    """
-
-    @property
-    def limits(self) -> Limits:
-        """The merges and splits that the alignment may use, which decide the units to be embedded."""
-        ...
-
-    def length(self, sentences: int) -> int:
-        """How many blocks of a key a text of so many sentences may be aligned with, wherever it begins."""
-        ...
-
-    def signals(self, units: Units, projections: Floats) -> Signals:
-        """What the kernels need of a text, from the projections of its units."""
-        ...
-
-    def scores(self, signals: Sequence[Signals], blocks: Packed, texts: Ints, keys: Ints) -> Floats:
-        """The score of each job."""
-        ...
-
-    def trace(self, signals: Signals, blocks: Packed) -> list[Step]:
-        """The alignment behind the score, or the likeliest one where the score sums over alignments."""
-        ...
-
-    def local_scores(self, signals: Signals, blocks: Packed) -> Floats:
-        """The score of the best passage of a text under each key."""
-        ...
-
-    def trace_local(self, signals: Signals, blocks: Packed) -> tuple[float, list[Step]]:
-        """The score and the alignment of the best passage of a text under one key."""
-        ...
-
-    @property
-    def local_unit(self) -> float:
-        """What a passage's score is divided by where keys of several block sizes are compared."""
-        ...
-
-
-def scoring(key: Key, settings: DetectionSettings, *, by_clauses: bool = False) -> Scoring:
-    """The scoring of a key's decision, hard or soft, with or without payloads, or that of texts without known sentence ends."""
-    if by_clauses:
-        return ByClauses.of(key)
+def scoring(key: Key, settings: DetectionSettings) -> Scoring:
+    """The scoring of a key's decision, hard or soft, with or without payloads."""
     if not key.soft:
         return Hard(key.block_size, settings, key.offsets)
     return SoftPayload.of(key, settings) if key.payload_bits else Soft.of(key, settings)
 
 
-def score_table(rule: Scoring, signals: Sequence[Signals], blocks: Packed) -> Floats:
+def whole_scoring(key: Key, settings: DetectionSettings, text: Units | Signals) -> WholeScoring:
+    """The scoring of a whole text, whose sentence ends may not be known."""
+    return scoring(key, settings) if text.chances is None else ByClauses.of(key)
+
+
+def score_table(rule: WholeScoring, signals: Sequence[Signals], blocks: Packed) -> Floats:
     """The score of every text under every key: a row for each text, a column for each key."""
     jobs = np.arange(len(signals) * len(blocks))
     return rule.scores(signals, blocks, jobs // len(blocks), jobs % len(blocks)).reshape(len(signals), len(blocks))
 
 
-def _starts(signals: Sequence[Signals]) -> Ints:
-    """Where each text's sentences begin in the concatenation of all texts."""
-    return np.cumsum([0, *(len(text.packed) for text in signals)])
-
-
 @dataclass(frozen=True)
 class Hard:
-    """The paper's score: the z-score of the block edit distance, the best over restructurings and prefixes of the key."""
+    """The paper's score: the z-score of the block edit distance, the best over restructurings and prefixes of the key.
+
+    `Soft` and `ByClauses` have the same methods. A job is a pair of a text and a key: an index into `signals` and a row of
+    `blocks`.
+    """
 
     m: int
     settings: DetectionSettings
@@ -114,34 +75,37 @@ class Hard:
 
     @property
     def limits(self) -> Limits:
+        """The merges and splits that the alignment may use, which decide the units to be embedded."""
         return self.settings.limits
 
     def _rule(self, sentences: int) -> ZRule:
         return self.settings.rule(self.m, sentences + self.limits.splits)
 
     def length(self, sentences: int) -> int:
+        """How many blocks of a key a text of so many sentences may be aligned with, wherever it begins."""
         return int(self._rule(sentences).most[-1]) + self.offsets - 1
 
     def signals(self, units: Units, projections: Floats) -> Signals:
+        """What the kernels need of a text, from the projections of its units."""
         sentences = projections[units.index[:, 0, WHOLE]]
         packed = to_bits(projections)[units.index]
         return Signals(packed, units.index >= 0, near_flips=int((np.abs(sentences) < 1e-4).sum()))
 
     def _search(self, signals: Sequence[Signals], blocks: Packed, texts: Ints, keys: Ints) -> Best:
-        units, valid = (
-            np.concatenate([text.packed for text in signals]),
-            np.concatenate([text.valid for text in signals]),
-        )
+        units = np.concatenate([text.packed for text in signals])
+        valid = np.concatenate([text.valid for text in signals])
         rule = self._rule(max(len(text.packed) for text in signals))
         return hard.search(
-            units, valid, blocks, self.m, self.limits, rule, starts=_starts(signals), texts=texts, keys=keys,
+            units, valid, blocks, self.m, self.limits, rule, starts=starts_of(signals), texts=texts, keys=keys,
             offsets=self.offsets,
         )  # fmt: skip
 
     def scores(self, signals: Sequence[Signals], blocks: Packed, texts: Ints, keys: Ints) -> Floats:
+        """The score of each job."""
         return self._search(signals, blocks, texts, keys).z
 
     def trace(self, signals: Signals, blocks: Packed) -> list[Step]:
+        """The alignment behind the score, or the likeliest one where the score sums over alignments."""
         best = self._search([signals], blocks[None], np.zeros(1, np.int64), np.zeros(1, np.int64))
         merges, splits, used, first = (int(values[0]) for values in best[1:])
         steps = hard.trace(signals.packed, signals.valid, blocks[first : first + used], self.m, merges, splits)
@@ -149,6 +113,7 @@ class Hard:
 
     @property
     def local_unit(self) -> float:
+        """What a passage's score is divided by where keys of several block sizes are compared."""
         return self.m
 
     @property
@@ -157,9 +122,11 @@ class Hard:
         return LocalCosts(0.35, 0.3 * self.m, 0.3 * self.m, 0.375 * self.m)
 
     def local_scores(self, signals: Signals, blocks: Packed) -> Floats:
+        """The score of the best passage of a text under each key."""
         return hard.search_local(signals.packed, signals.valid, blocks, self.m, self._costs)
 
     def trace_local(self, signals: Signals, blocks: Packed) -> tuple[float, list[Step]]:
+        """The score and the alignment of the best passage of a text under one key."""
         return hard.trace_local(signals.packed, signals.valid, blocks, self.m, self._costs)
 
 
@@ -201,7 +168,7 @@ class Soft:
         tables = np.concatenate([text.tables for text in signals])
         lengths = np.array([self.length(len(text.packed)) for text in signals])
         return soft.search_soft(
-            tables, blocks, lengths, RULES, starts=_starts(signals), texts=texts, keys=keys,
+            tables, blocks, lengths, RULES, starts=starts_of(signals), texts=texts, keys=keys,
             first_blocks=self.first_blocks, weights=WEIGHTS,
         )  # fmt: skip
 
@@ -221,11 +188,6 @@ class Soft:
         if tables.ndim == 3:
             return soft.LocalUnits(tables, tables, joinable)
         return soft.LocalUnits(np.ascontiguousarray(tables[:, 0]), np.ascontiguousarray(tables[:, 1]), joinable)
-
-
-def _period(key: Key) -> int:
-    """The number of sentences after which the runs of a key repeat; 0: never."""
-    return key.derivation.period if key.follows_conversation else 0
 
 
 _ALL_PAYLOADS_BITS = 8
@@ -248,7 +210,8 @@ class SoftPayload(Soft):
 
     @classmethod
     def of(cls, key: Key, settings: DetectionSettings) -> Self:
-        return cls(Soft.of(key, settings).first_blocks, key.payload_code, key.run, _period(key))
+        period = key.derivation.period if key.follows_conversation else 0
+        return cls(Soft.of(key, settings).first_blocks, key.payload_code, key.run, period)
 
     def search(self, length: int) -> payload.Search:
         """What the kernels need to know of keys with `length` blocks."""
@@ -261,7 +224,7 @@ class SoftPayload(Soft):
         lengths = np.array([self.length(len(text.packed)) for text in signals])
         return payload.search_payloads(
             np.concatenate([text.tables for text in signals]), np.concatenate([text.values for text in signals]),
-            blocks, lengths, RULES, self.search(int(lengths.max())), starts=_starts(signals), texts=texts, keys=keys,
+            blocks, lengths, RULES, self.search(int(lengths.max())), starts=starts_of(signals), texts=texts, keys=keys,
             first_blocks=self.first_blocks, weights=WEIGHTS,
         )  # fmt: skip
 
@@ -289,15 +252,8 @@ class SoftPayload(Soft):
         best: int | None = None
         for _ in range(_PAYLOAD_ROUNDS):
             likely, values, total = payload.likely_payloads(
-                signals.tables,
-                signals.values,
-                blocks,
-                RULES,
-                self.search(len(blocks)),
-                self.first_blocks,
-                WEIGHTS,
-                best,
-            )
+                signals.tables, signals.values, blocks, RULES, self.search(len(blocks)), self.first_blocks, WEIGHTS, best
+            )  # fmt: skip
             tried |= self._likelihoods(signals, blocks, [number for number in likely if number not in tried])
             before, best = best, max(tried, key=lambda number: tried[number])
             if best == before:
@@ -320,3 +276,7 @@ class SoftPayload(Soft):
         tables = signals.tables * math.sqrt(self.code.block_size / self.code.constant)
         tables[:, :first] = 0.0
         return soft.LocalUnits(tables, tables, np.zeros(len(tables), np.bool_))
+
+
+Scoring = Hard | Soft
+WholeScoring = Scoring | ByClauses

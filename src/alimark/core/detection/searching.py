@@ -21,7 +21,7 @@ from alimark.core.detection.building import EmbedderIdentity, Statistic, build_d
 from alimark.core.detection.preparing import PreparedText
 from alimark.core.detection.result_parts import Passage, aligned_steps
 from alimark.core.detection.results import best_first
-from alimark.core.detection.scoring import Score, Scoring, SoftPayload, score_table, scoring
+from alimark.core.detection.scoring import Score, Scoring, SoftPayload, score_table, scoring, whole_scoring
 from alimark.core.detection.sentence_chances import sentence_chances
 from alimark.core.detection.settings import LONG_TEXT, DetectionSettings
 from alimark.core.detection.stats.p_values import Significance, significance_of
@@ -44,8 +44,16 @@ def excerpt_length(key: Key, settings: DetectionSettings) -> int:
     return settings.max_blocks + int(key.starts[-1])
 
 
-def score_excerpt(signals: Signals, key: Key, settings: DetectionSettings) -> Score:
-    """The score of the best passage anywhere in the text."""
+def score(signals: Sequence[Signals], key: Key, settings: DetectionSettings) -> Score:
+    """The score of a text, given the signals of each of its versions: of the whole text or of its best passage."""
+    return (
+        _score_excerpt(signals[0], key, settings)
+        if settings.search == "excerpt"
+        else _score_whole(signals, key, settings)
+    )
+
+
+def _score_excerpt(signals: Signals, key: Key, settings: DetectionSettings) -> Score:
     rule, length = scoring(key, settings), excerpt_length(key, settings)
     raw, steps = _best_passage(signals, 0, len(signals.packed), key.blocks(length), rule)
 
@@ -55,18 +63,9 @@ def score_excerpt(signals: Signals, key: Key, settings: DetectionSettings) -> Sc
     return Score(raw, null_scores, steps)
 
 
-def score(signals: Sequence[Signals], key: Key, settings: DetectionSettings) -> Score:
-    """The score of a text, given the signals of each of its versions: of the whole text or of its best passage."""
-    return (
-        score_excerpt(signals[0], key, settings)
-        if settings.search == "excerpt"
-        else score_whole(signals, key, settings)
-    )
-
-
-def score_whole(signals: Sequence[Signals], key: Key, settings: DetectionSettings) -> Score:
+def _score_whole(signals: Sequence[Signals], key: Key, settings: DetectionSettings) -> Score:
     """The best score over the versions of a text. Each random key, too, gets its best score over the same versions."""
-    rule = scoring(key, settings, by_clauses=signals[0].chances is not None)
+    rule = whole_scoring(key, settings, signals[0])
     length = rule.length(max(len(version.packed) for version in signals))
     blocks = key.derivation.blocks(length)  # as no payload changes them: the score is for any payload
 
@@ -99,11 +98,8 @@ def answer(
     A key's detection is the same whichever other keys are tried. Of many keys only those with the best scores get random keys.
 
     Args:
-        text: The text, prepared for keys of this kind.
-        embedded: The vectors of the text's units.
-        keys: One key, or several of one group of `preparing.alike`.
+        keys: One key, or several of one group of `preparing.alike`, for which the text is prepared and embedded.
         embedder: The embedder, as results name it.
-        settings: How to search.
         best: The most detections.
         tried: The number of keys for which p-values are corrected; by default that of `keys`.
     """
@@ -225,16 +221,14 @@ def likeliest_keys(
         return range(len(keys))
     chosen: dict[int, None] = {}
     for versions in text.readings:
-        scores = np.max(
-            [_score_keys(version.units, embedded, keys, settings) for version in text.versions[versions]], axis=0
-        )
-        chosen |= dict.fromkeys(np.argsort(-scores, kind="stable")[:best].tolist())
+        scores = [_score_keys(version.units, embedded, keys, settings) for version in text.versions[versions]]
+        chosen |= dict.fromkeys(np.argsort(-np.max(scores, axis=0), kind="stable")[:best].tolist())
     return chosen
 
 
 def _score_keys(units: Units, embedded: EmbeddedTexts, keys: Sequence[Key], settings: DetectionSettings) -> list[float]:
     """The raw score of each key, computed in batches of keys of the same shape."""
-    scores, vectors = [0.0] * len(keys), embedded.vectors[embedded.units.rows(units.texts)]
+    scores, vectors = [0.0] * len(keys), embedded.vectors[[embedded.units[unit] for unit in units.texts]]
     groups: dict[str, list[int]] = {}
     for number, key in enumerate(keys):
         groups.setdefault(json.dumps(key.parameters.to_json(), sort_keys=True), []).append(number)
@@ -256,15 +250,15 @@ def _batch_size(units: Units, key: Key) -> int:
 
 def _score_batch(units: Units, vectors: Vectors, keys: list[Key], settings: DetectionSettings) -> Floats | list[float]:
     """The raw scores of keys that share block size, span and centre."""
-    rule = scoring(keys[0], settings, by_clauses=units.chances is not None)
-    signals = (rule.signals(units, projections) for projections in project_many(vectors, keys))
+    whole = whole_scoring(keys[0], settings, units)
+    signals = (whole.signals(units, projections) for projections in project_many(vectors, keys))
     if settings.search == "excerpt":
-        pairs = zip(signals, keys, strict=True)
+        rule, pairs = scoring(keys[0], settings), zip(signals, keys, strict=True)
         local = (rule.local_scores(text, key.blocks(excerpt_length(key, settings))[None])[0] for text, key in pairs)
         return [score / rule.local_unit for score in local]
     jobs = np.arange(len(keys))
-    blocks = np.stack([key.derivation.blocks(rule.length(units.count)) for key in keys])
-    return rule.scores(list(signals), blocks, jobs, jobs)
+    blocks = np.stack([key.derivation.blocks(whole.length(units.count)) for key in keys])
+    return whole.scores(list(signals), blocks, jobs, jobs)
 
 
 def passages(

@@ -47,17 +47,9 @@ _UNMARKED = 3.0
 def sentence_chances(
     signals: Signals, steps: Sequence[Step], ranges: Sequence[tuple[int, int]], key: Key, rule: Scoring
 ) -> Floats:
-    """Returns the probability of carrying the mark for each sentence of a text; 0 outside of the ranges.
+    """The probability of carrying the mark for each sentence of a text; 0 outside of the ranges.
 
-    Args:
-        signals: The text under the key.
-        steps: The alignment under the key.
-        ranges: The parts of the text that were aligned, from a first sentence up to before a last one: the whole, or passages.
-        key: The key.
-        rule: The scoring of the key.
-
-    Returns:
-        A probability for each sentence.
+    `ranges` are the parts of the text that were aligned, from a first sentence up to before a last one: the whole, or passages.
     """
     by = chances_by_all_alignments if key.soft else chances_by_one_alignment
     return by(signals, steps, ranges, key, rule)
@@ -105,20 +97,15 @@ def chances_by_one_alignment(
     for start, stop in ranges:
         part = signals.part(start, stop)
         length = rule.length(stop - start)
-        nulls = np.array([
-            _null_agreements(part, random, key, rule) for random in key.null_blocks(0, _RANDOM_KEYS, length)
-        ])  # fmt: skip
+        nulls = np.empty((_RANDOM_KEYS, stop - start))
+        for number, random in enumerate(key.null_blocks(0, _RANDOM_KEYS, length)):
+            stop_if_cancelled()
+            nulls[number] = _agreements(part, rule.trace(part, random), random, key)
         # How far a sentence that carries its block lies from one that does not, in standard deviations.
         shift = (2 * typical_agreement(key.block_size) - 1) * float(np.sqrt(key.block_size))
         ratios = _ratios(agreements[start:stop], nulls, shift)
         chances[start:stop] = _posteriors(ratios)
     return chances
-
-
-def _null_agreements(signals: Signals, blocks: Packed, key: Key, rule: Scoring) -> Floats:
-    """The agreements under a random key, with an alignment of its own."""
-    stop_if_cancelled()
-    return _agreements(signals, rule.trace(signals, blocks), blocks, key)
 
 
 def _agreements(signals: Signals, steps: Sequence[Step], blocks: Packed, key: Key) -> Floats:
@@ -127,15 +114,11 @@ def _agreements(signals: Signals, steps: Sequence[Step], blocks: Packed, key: Ke
     for step in steps:
         if step.kind != MATCH:
             continue
-        value = _agreement(signals, step, int(blocks[step.block]), key.block_size)
+        unit, block = int(signals.packed[step.last, step.merged, step.cut]), int(blocks[step.block])
+        value = (key.block_size - 2 * (unit ^ block).bit_count()) / np.sqrt(key.block_size)
         covered = slice(step.last - step.merged, step.last + 1)
         agreements[covered] = np.maximum(agreements[covered], value)
     return agreements
-
-
-def _agreement(signals: Signals, step: Step, block: int, size: int) -> float:
-    unit = int(signals.packed[step.last, step.merged, step.cut])
-    return float((size - 2 * (unit ^ block).bit_count()) / np.sqrt(size))
 
 
 def _ratios(agreements: Floats, nulls: Floats, shift: float) -> Floats:

@@ -10,10 +10,6 @@ Beat = Callable[[], None]
 """Called before every step that a single text can make long, so that a watchdog can tell slow work from a hang."""
 
 
-def no_beat() -> None:
-    """The default where no watchdog is running: does nothing."""
-
-
 class Clock:
     """Adds the seconds of each stage to a counter."""
 

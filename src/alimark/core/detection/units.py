@@ -94,3 +94,8 @@ class Signals:
         valid = self.valid[start:stop].copy()
         valid[0, 1:] = False
         return Signals(self.packed[start:stop], valid, soft=None if self.soft is None else self.soft[start:stop])
+
+
+def starts_of(signals: Sequence[Signals]) -> Ints:
+    """Where each text's sentences begin in the concatenation of all texts."""
+    return np.cumsum([0, *(len(text.packed) for text in signals)])

@@ -48,16 +48,14 @@ class Fitted:
 
     def save(self, path: Path | str) -> None:
         """Writes the arrays and, as JSON, their origin: to safetensors if the file is named so, else to .npz without pickle."""
+        about = json.dumps({"scheme": self.scheme, "origin": dict(self.origin)}, sort_keys=True)
         if Path(path).suffix == ".safetensors":
             from safetensors.numpy import save
 
-            metadata = {"about": json.dumps({"scheme": self.scheme, "origin": dict(self.origin)}, sort_keys=True)}
-            write_whole(
-                path, save({name: np.ascontiguousarray(array) for name, array in self.arrays.items()}, metadata)
-            )
+            arrays = {name: np.ascontiguousarray(array) for name, array in self.arrays.items()}
+            write_whole(path, save(arrays, {"about": about}))
             return
         content = io.BytesIO()
-        about = json.dumps({"scheme": self.scheme, "origin": dict(self.origin)}, sort_keys=True)
         np.savez(content, about=np.array(about), **self.arrays)  # type: ignore[arg-type]
         write_whole(path, content.getvalue())
 

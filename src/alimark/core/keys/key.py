@@ -10,7 +10,7 @@ import json
 import secrets
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +20,7 @@ from alimark.core._util.json_types import JsonObject
 from alimark.core.frozen import derivation
 from alimark.core.frozen.arithmetic import uniforms
 from alimark.core.frozen.derivation import Derivation, GivenArrays, Law
-from alimark.core.frozen.parameters import MAX_OFFSETS, AliMarkParameters
+from alimark.core.frozen.parameters import AliMarkParameters
 from alimark.core.frozen.payload_code import PayloadCode
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER
 from alimark.core.keys import files
@@ -32,21 +32,8 @@ from alimark.errors import AlimarkError, KeyFileError, KeyMismatch
 if TYPE_CHECKING:
     from alimark.core.embedding.base import Embedder
 
-__all__ = ["DEFAULT_EMBEDDER", "MAX_OFFSETS", "Key", "Named"]
-
 DEFAULT_EMBEDDER = "all-MiniLM-L6-v2"
 Parameters = TypeVar("Parameters", bound=SchemeParameters)
-
-
-class Named(Protocol):
-    """The attributes of an embedder that a key checks."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def fingerprint(self) -> str: ...
-    @property
-    def dimension(self) -> int: ...
 
 
 class Key:
@@ -302,7 +289,7 @@ class Key:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Key cannot be pickled, since that would write its secret; use Key.save")
 
-    def check(self, embedder: Named) -> None:
+    def check(self, embedder: Embedder) -> None:
         """Checks that an embedder is the one this key was made for.
 
         Raises:
@@ -426,9 +413,6 @@ class Key:
         Args:
             payload: A number of `payload_bits` bits; None leaves the key as it is.
 
-        Returns:
-            The key whose blocks the payload changes.
-
         Raises:
             AlimarkError: The key has no payloads, or the number is too large.
 
@@ -494,14 +478,6 @@ class Key:
 
         Raises:
             KeyFileError: The file exists, or cannot be written.
-
-        Example:
-            >>> from alimark.testing import StandInEmbedder
-            >>> key = Key.generate(embedder=StandInEmbedder())
-            >>> key.save("key.json")
-            >>> key.save("key.json")
-            Traceback (most recent call last):
-            alimark.errors.KeyFileError: key.json exists; a key is not overwritten, choose another name
         """
         files.write(path, self._encoded(), overwrite=overwrite)
 

@@ -111,14 +111,9 @@ class AdaptiveBlockRule(BlockRule):
 
 
 def expected_gain(above: float, spread: float) -> float:
-    """How much another draw of a normal distribution is expected to exceed the best draw so far.
+    """How much another draw of a normal distribution is expected to exceed the best draw so far; a draw below it counts as 0.
 
-    Args:
-        above: How far the best draw lies above the mean of the distribution.
-        spread: The standard deviation of the distribution.
-
-    Returns:
-        The mean of what a draw exceeds the best by, where a draw below it counts as 0.
+    The best draw lies `above` the mean of the distribution, whose standard deviation is `spread`.
 
     Example:
         >>> round(expected_gain(0.0, 1.0), 4), round(expected_gain(2.0, 1.0), 4), expected_gain(0.0, 0.0)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, ClassVar, Unpack, overload
 
 from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.detection.pipeline import detect_batch
-from alimark.core.detection.preparing import units_of
+from alimark.core.detection.preparing import prepare
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.stats.p_values import RandomKeys
 from alimark.core.frozen.parameters import AliMarkParameters
@@ -133,4 +134,7 @@ class AliMark(SentenceWatermark[AlignedDetection]):
         return [answer if isinstance(answer, AlimarkError) else answer[0] for answer in answers]
 
     def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
-        return units_of(texts, self.key, self.embedder, DetectionSettings.of(settings))
+        chosen = DetectionSettings.of(settings)
+        for text in texts:
+            with suppress(AlimarkError):  # a text that cannot be searched embeds nothing
+                yield from prepare(text, self.key, self.embedder, chosen).unit_texts

@@ -110,7 +110,7 @@ class SentenceRival(SentenceWatermark[Detection]):
             if isinstance(split_text, AlimarkError):
                 answers.append(split_text)
             else:
-                rows = seen[sentences.rows(split_text.sentences)]
+                rows = seen[[sentences[sentence] for sentence in split_text.sentences]]
                 answers.append(self._detection(text, split_text.sentences, rows, chosen, llm))
         clock.lap("statistic")
         return answers

@@ -92,46 +92,30 @@ def draws_for_keys(draws: int, keys: int) -> int:
     return min(MAX_DRAWS, max(draws, draws * keys // 5))
 
 
-def significance(
-    raw: float,
-    null_scores: NullScores,
-    draws: int = DEFAULT_DRAWS,
-    *,
-    stop_after: int | None = None,
-    tail: bool = False,
-) -> Significance:
+def significance_of(raw: float, null_scores: NullScores, settings: RandomKeys) -> Significance:
     """The random-key p-value of the score `raw`.
 
     With all `draws` it is (1 + number as high) / (draws + 1). With `stop_after` = h the drawing ends at the h-th key that
     scores as high, after n draws, and the p-value is h / n (Besag and Clifford): little work for unmarked texts.
     """
+    draws, stop_after, stopped = settings.draws, settings.stop_after, False
     batches: list[Floats] = []
     high = drawn = 0
-    while drawn < draws:
-        count = min(max(2 * (stop_after or 65536), drawn), 65536, draws - drawn)
-        scores = null_scores(drawn, count)
-        as_high = np.flatnonzero(scores >= raw)
+    while drawn < draws and not stopped:
+        batch = null_scores(drawn, min(max(2 * (stop_after or 65536), drawn), 65536, draws - drawn))
+        as_high = np.flatnonzero(batch >= raw)
         if stop_after is not None and high + len(as_high) >= stop_after:
-            scores = scores[: as_high[stop_after - high - 1] + 1]
-            batches.append(scores)
-            return _summary(raw, np.concatenate(batches), stop_after / (drawn + len(scores)), True)
-        high, drawn = high + len(as_high), drawn + count
-        batches.append(scores)
-    return _summary(raw, np.concatenate(batches), (1 + high) / (draws + 1), False, tail=tail)
-
-
-def significance_of(raw: float, null_scores: NullScores, settings: RandomKeys) -> Significance:
-    """`significance` with the random keys that the settings ask for."""
-    return significance(raw, null_scores, settings.draws, stop_after=settings.stop_after, tail=settings.tail)
-
-
-def _summary(raw: float, scores: Floats, p_value: float, stopped: bool, *, tail: bool = False) -> Significance:
-    above = int((scores > raw).sum())
-    ties = int((scores == raw).sum())
-    estimate = tail_estimate(raw, scores) if tail and above + ties < 10 else None
+            batch, stopped = batch[: as_high[stop_after - high - 1] + 1], True
+        high, drawn = high + len(as_high), drawn + len(batch)
+        batches.append(batch)
+    scores = np.concatenate(batches)
+    p_value = (stop_after or 1) / drawn if stopped else (1 + high) / (draws + 1)
+    above, ties = int((scores > raw).sum()), int((scores == raw).sum())
+    estimate = tail_estimate(raw, scores) if settings.tail and not stopped and above + ties < 10 else None
     estimate = None if estimate is None else min(estimate, p_value)
-    mean, std = float(scores.mean()), float(scores.std())
-    return Significance(p_value, len(scores), above, ties, mean, std, stopped, estimate, scores)
+    return Significance(
+        p_value, drawn, above, ties, float(scores.mean()), float(scores.std()), stopped, estimate, scores
+    )
 
 
 def tail_estimate(raw: float, scores: Floats, share: float = 0.01) -> float | None:

@@ -89,15 +89,7 @@ def sentences_needed(block_size: int, fpr: float, soft: bool = False) -> int | N
     """The fewest sentences of unattacked marked text that are found nine times in ten at a false-positive rate.
 
     Common cases are tabled. Any other is simulated once in a process, by the thread that asks first. Rates below 1e-4 (soft
-    keys: 1e-3) are extrapolated along a line in the logarithm of the rate.
-
-    Args:
-        block_size: The bits of a block.
-        fpr: The false-positive rate.
-        soft: Whether decisions are soft.
-
-    Returns:
-        The number of sentences, or None where more than `LONGEST_NEEDED` are needed.
+    keys: 1e-3) are extrapolated along a line in the logarithm of the rate. None where more than `LONGEST_NEEDED` are needed.
 
     Example:
         >>> sentences_needed(8, 0.01), sentences_needed(8, 0.001)
@@ -132,13 +124,7 @@ def simulate_sentences_needed(
 def typical_agreement(block_size: int) -> float:
     """The share of a block's bits that agree in unattacked text marked with 64 candidates.
 
-    The best of some candidates matches a large share of few bits, and a small share of many.
-
-    Args:
-        block_size: The bits of a block.
-
-    Returns:
-        The mean share of the best of `INDEPENDENT_CANDIDATES` sentences with random bits.
+    It is the mean share of the best of `INDEPENDENT_CANDIDATES` sentences with random bits: large for few bits, small for many.
 
     Example:
         >>> [round(typical_agreement(m), 2) for m in (2, 4, 8, 16, 32)]

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats, Ints, Packed
 from alimark.core._util.compiling import kernel, launch
-from alimark.core.frozen.kernels.soft import _likelihoods, carried_blocks, mean_cells
+from alimark.core.frozen.kernels.soft import _likelihoods, arrays_of, carried_blocks, mean_cells
 from alimark.core.frozen.kernels.types import SoftRule
 
 _FREE_IN_SCORES, _FREE = 12, 16
@@ -242,12 +242,6 @@ def _payload_jobs(tables: Any, units: Any, starts: Any, texts: Any, keys: Any, b
         out[job] = most + np.log((np.exp(constant - most) + np.exp(whole - most)) / 2)
 
 
-def _arrays(rules: Sequence[SoftRule], weights: Sequence[float] | None) -> tuple[Floats, Floats]:
-    """The rules and the logarithms of their weights as `soft.search_soft` takes them."""
-    log_weights = np.zeros(len(rules)) if weights is None else np.log(np.array(weights) * len(rules))
-    return np.array(rules), log_weights
-
-
 def search_payloads(
     tables: Floats,
     units: Floats,
@@ -267,7 +261,7 @@ def search_payloads(
     `units` holds the projections of the sentences of all texts, and `blocks` those of each key without a payload.
     """
     out = np.empty(len(texts))
-    arrays = _arrays(rules, weights)
+    arrays = arrays_of(rules, weights)
 
     def run(part: slice) -> None:
         _payload_jobs(
@@ -290,8 +284,9 @@ def likely_payloads(
 
     The alignment comes from the bits that no payload flips, or from the whole blocks where a likely payload is known already.
     """
-    arrays = _arrays(rules, weights)
-    of_runs, width = _of_runs(blocks, search), search.columns.shape[1]
+    arrays = arrays_of(rules, weights)
+    of_runs = np.ascontiguousarray(blocks[np.unique(search.runs, return_index=True)[1]])
+    width = search.columns.shape[1]
     flips = np.zeros(len(of_runs), np.uint64)
     if payload is not None:
         _flips(np.uint32(payload), search.rows, flips)
@@ -319,8 +314,3 @@ def _error_patterns(count: int) -> list[int]:
     """The bit masks of up to two errors among `count` bits, fewest errors first."""
     single = [1 << place for place in range(count)]
     return [0, *single, *(first | second for first, second in combinations(single, 2))]
-
-
-def _of_runs(blocks: Packed, search: Search) -> Packed:
-    """The block of each run, from those of the sentences."""
-    return np.ascontiguousarray(blocks[np.unique(search.runs, return_index=True)[1]])

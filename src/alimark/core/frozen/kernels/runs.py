@@ -55,9 +55,7 @@ def _forward_runs(likelier: Any, chances: Any, rule: Any, first_blocks: Any) -> 
     count, runs, size = likelier.shape
     # ended[i, j] * exp(scale[i]): the probability that a sentence ended before piece i, block j being the last one carried
     ended, scale, now = np.zeros((count + 1, size + 1)), np.zeros(count + 1), np.zeros(size + 1)
-    starts = 0
-    for j in first_blocks:
-        starts += j < size
+    starts = np.sum(first_blocks < size)
     for j in first_blocks[:starts]:
         ended[0, j] = 1 / starts
     for i in range(count):
@@ -118,9 +116,7 @@ def _likeliest_runs(likelier: Any, chances: Any, rule: Any, first_blocks: Any, m
     usual = 1 - foreign - replaced - repeated - skipped
     count, runs, size = likelier.shape
     best = np.full((count + 1, size + 1), -1e300)
-    starts = 0
-    for j in first_blocks:
-        starts += j < size
+    starts = np.sum(first_blocks < size)
     for j in first_blocks[:starts]:
         best[0, j] = -np.log(starts)
     for i in range(count):

@@ -83,9 +83,7 @@ def _forward(rule: Any, likelier: Any, sums: Any, columns: Any, first_blocks: An
     # in_mark[j], divided by `last`: the probability that block j was the last one carried, or that none was yet and block
     # j + 1 comes first. outside_mark[j]: the same inside a passage without blocks.
     in_mark, outside_mark = np.zeros((size + 1, *lanes)), np.zeros((size + 1, *lanes))
-    starts = 0
-    for j in first_blocks:
-        starts += j < size
+    starts = np.sum(first_blocks < size)
     for j in first_blocks[:starts]:
         _write(in_mark, j, (1 - outside) / starts)
         _write(outside_mark, j, outside / starts)
@@ -234,10 +232,7 @@ def search_soft(
     """
     if len({rule.worth for rule in rules}) != 1:
         raise ValueError("the rules of one search share one worth")
-    out = np.empty(len(texts))
-    # The kernel takes the mean over the rules, so a weight of one over their number leaves a rule as it is.
-    log_weights = np.zeros(len(rules)) if weights is None else np.log(np.array(weights) * len(rules))
-    table, cuts = np.array(rules), _cuts(texts)
+    out, (table, log_weights), cuts = np.empty(len(texts)), arrays_of(rules, weights), _cuts(texts)
 
     def run(part: slice) -> None:
         _soft_jobs(
@@ -247,6 +242,14 @@ def search_soft(
 
     launch(len(cuts) - 1, LANES * len(rules) * mean_cells(starts, lengths, texts), run)
     return out
+
+
+def arrays_of(rules: Sequence[SoftRule], weights: Sequence[float] | None) -> tuple[Floats, Floats]:
+    """The rules and the logarithms of their weights as the kernels take them.
+
+    The kernels take the mean over the rules, so a weight of one over their number leaves a rule as it is.
+    """
+    return np.array(rules), np.zeros(len(rules)) if weights is None else np.log(np.array(weights) * len(rules))
 
 
 def mean_cells(starts: Ints, lengths: Ints, texts: Ints) -> float:
@@ -279,9 +282,7 @@ def _likeliest(worths: Any, rule: Any, first_blocks: Any, moves: Any, origins: A
     less = -gain * gain / 2
     none = -1e300
     best = np.full((count + 1, size + 1), none)
-    starts = 0
-    for j in first_blocks:
-        starts += j < size
+    starts = np.sum(first_blocks < size)
     for j in first_blocks[:starts]:
         best[0, j] = -np.log(starts)
     to_foreign, to_replaced, to_usual = np.log(foreign), np.log(replaced), np.log(usual)
@@ -357,9 +358,7 @@ def _states(ratios: Any, rule: Any, first_blocks: Any) -> Any:
     count, size = ratios.shape
     usual = 1 - foreign - replaced - repeated - skipped - jump - leaving
     inside, out = np.zeros((count + 1, size + 1)), np.zeros((count + 1, size + 1))
-    starts = 0
-    for j in first_blocks:
-        starts += j < size
+    starts = np.sum(first_blocks < size)
     for j in first_blocks[:starts]:
         inside[0, j], out[0, j] = (1 - outside) / starts, outside / starts
     for i in range(count):
@@ -442,16 +441,7 @@ def carrying_chances(
 ) -> Floats:
     """The probability that each sentence carries any block, over all alignments under all rules.
 
-    Args:
-        tables: The text's lookup tables (`worth_tables`).
-        blocks: The blocks that the text is aligned with.
-        rules: Models of rewriting.
-        weights: How likely each rule is before the text is seen.
-        first_blocks: The blocks that the text may begin with, each as likely.
-        counts: How much the evidence of each sentence counts: 1, or less where it repeats that of others.
-
-    Returns:
-        A probability for each sentence.
+    `counts` says how much the evidence of each sentence counts: 1, or less where it repeats that of others.
     """
     worths = np.empty((len(tables), len(blocks)))
     _worths(tables, blocks, worths)

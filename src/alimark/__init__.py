@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from alimark.audit.documents.reading import Document as Document
     from alimark.audit.documents.reading import read_document as read_document
     from alimark.core.detection.aligned_results import AlignedDetection as AlignedDetection
-    from alimark.core.detection.result_parts import AlignedStep as AlignedStep
-    from alimark.core.detection.result_parts import Passage as Passage
+    from alimark.core.detection.aligned_results import AlignedStep as AlignedStep
+    from alimark.core.detection.aligned_results import Passage as Passage
     from alimark.core.detection.results import Detection as Detection
     from alimark.core.detection.results import Verdict as Verdict
     from alimark.core.detection.settings import DetectionSettings as DetectionSettings
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _HOME = {
     "AliMark": "core.schemes.alimark",
     "AlignedDetection": "core.detection.aligned_results",
-    "AlignedStep": "core.detection.result_parts",
+    "AlignedStep": "core.detection.aligned_results",
     "AlimarkError": "errors",
     "Detection": "core.detection.results",
     "DetectionSettings": "core.detection.settings",
@@ -48,7 +48,7 @@ _HOME = {
     "Key": "core.keys.key",
     "LLM": "core.llm.base",
     "MarkedSentence": "core.generation.results",
-    "Passage": "core.detection.result_parts",
+    "Passage": "core.detection.aligned_results",
     "RewriteSettings": "core.rewriting.settings",
     "RewrittenSentence": "core.rewriting.results",
     "Rewriting": "core.rewriting.results",

@@ -1,4 +1,4 @@
-"""AliMark's result: a detection with the alignment, the passages and the probability of each sentence.
+"""AliMark's result: a detection with the alignment, the passages, the payload and the probability of each sentence.
 
 Importing this module does not load Numba.
 """
@@ -11,19 +11,104 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, Self
 
+from alimark.core._util.arrays import Packed
 from alimark.core._util.json_types import JsonObject
-from alimark.core.detection.result_parts import AlignedStep, Passage, Payload
 from alimark.core.detection.results import Detection, Verdict
+from alimark.core.frozen.kernels.types import LEFT, MATCH, RIGHT, SEVERAL, SKIP_BLOCK, WHOLE, Step
 
 if TYPE_CHECKING:
     from alimark.core.detection.chat_restructuring import Restructured
     from alimark.core.detection.settings import DetectionSettings
+    from alimark.core.keys.key import Key
 
+StepKind = Literal["match", "merge", "split", "skip-sentence", "skip-block"]
+Half = Literal["left", "right"]
 Reading = Literal["normalised", "undisguised", "by clauses"]
 """How a text was read before it was split (docs/generating.md)."""
 
 LIKELY, PERHAPS = 0.8, 0.5
 """Probabilities of carrying the mark from which a sentence is shown in green and in yellow."""
+
+
+@dataclass(frozen=True)
+class AlignedStep:
+    """A step of the alignment of a text with the key's blocks. Sentences and blocks count from 1.
+
+    Attributes:
+        kind: "match" (a sentence carries a block), "merge" (several sentences together carry it), "split" (half a sentence
+            carries it, or a sentence carries several blocks), "skip-sentence" or "skip-block".
+        sentences: The numbers of the sentences; empty for a skipped block.
+        block: The number of the block; None for a skipped sentence.
+        agreed: The bits of the block that the unit carries; None where nothing was compared.
+        part: "left" or "right" where only half of a sentence is meant.
+        text: The text of the sentences.
+
+    Example:
+        >>> AlignedStep("match", (2,), 2, 7, text="It rained.").agreed
+        7
+    """
+
+    kind: StepKind
+    sentences: tuple[int, ...]
+    block: int | None
+    agreed: int | None
+    part: Half | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A marked passage of a longer text. Sentences and blocks count from 1, and both ends are included.
+
+    Attributes:
+        first: The first sentence.
+        last: The last sentence.
+        first_block: The block that the first sentence carries.
+        last_block: The block that the last sentence carries.
+        score: The score of the passage.
+        p_value: The share of random keys whose best passage in the whole text scores as high.
+    """
+
+    first: int
+    last: int
+    first_block: int
+    last_block: int
+    score: float
+    p_value: float
+
+    @classmethod
+    def of(cls, score: float, p_value: float, steps: Sequence[Step]) -> Passage:
+        """The passage that an alignment of the local search covers."""
+        matches = [step for step in steps if step.kind == MATCH]
+        return cls(
+            matches[0].last - matches[0].merged + 1, matches[-1].last + 1,
+            matches[0].block + 1, matches[-1].block + 1, score, p_value,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Payload:
+    """The message inside a mark: the likeliest payload, its probability, and the next likely ones.
+
+    Attributes:
+        value: The likeliest payload.
+        confidence: The probability that it is right, given that the text was marked under the key; `1 - confidence` is the
+            probability of an error.
+        bits: The number of bits of a payload.
+        likeliest: The likeliest payloads with their probabilities, likeliest first; the first is `value`.
+    """
+
+    value: int
+    confidence: float
+    bits: int
+    likeliest: tuple[tuple[int, float], ...]
+
+    def __int__(self) -> int:
+        return self.value
+
+    def record(self) -> JsonObject:
+        """The payload as records and answers hold it."""
+        return {"value": self.value, "confidence": self.confidence}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,3 +243,24 @@ def _html_row(step: AlignedStep, block_size: int, chance: float) -> str:
         + "".join(f"<td>{cell}</td>" for cell in cells)
         + f'<td style="text-align:left">{text}</td></tr>'
     )
+
+
+def aligned_steps(steps: Sequence[Step], packed: Packed, key: Key, sentences: Sequence[str]) -> tuple[AlignedStep, ...]:
+    """The kernel's steps with names, bit counts and texts."""
+    blocks, size = key.blocks(max((step.block for step in steps), default=-1) + 1), key.block_size
+    return tuple(_aligned_step(step, packed, blocks, size, sentences) for step in steps)
+
+
+def _aligned_step(step: Step, packed: Packed, blocks: Packed, block_size: int, sentences: Sequence[str]) -> AlignedStep:
+    if step.kind == SKIP_BLOCK:
+        return AlignedStep("skip-block", (), step.block + 1, None)
+    run = range(step.last - step.merged, step.last + 1)
+    numbers, text = tuple(i + 1 for i in run), " ".join(sentences[i] for i in run)
+    part: Half | None = "left" if step.cut & LEFT else "right" if step.cut & RIGHT else None
+    if step.kind != MATCH:
+        return AlignedStep("skip-sentence", numbers, None, None, part, text)
+    several = not step.merged and step.cut == SEVERAL  # then the unit is the whole sentence
+    unit = packed[step.last, step.merged, WHOLE if several else step.cut]
+    agreed = block_size - (int(unit) ^ int(blocks[step.block])).bit_count()
+    kind: StepKind = "merge" if step.merged else "split" if step.cut else "match"
+    return AlignedStep(kind, numbers, step.block + 1, agreed, None if several else part, text)

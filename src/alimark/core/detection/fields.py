@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from alimark.core._util.json_types import JsonObject
-from alimark.core.detection.result_parts import Passage
+from alimark.core.detection.aligned_results import Passage
 from alimark.core.detection.results import Detection
 
 Audience = Literal["record", "audit", "service"]

@@ -13,8 +13,8 @@ from typing import Self
 import numpy as np
 
 from alimark.core._util.arrays import Floats, Ints, Packed
+from alimark.core.detection.aligned_results import Payload
 from alimark.core.detection.clauses import ByClauses, centred_and_scaled
-from alimark.core.detection.result_parts import Payload
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.stats.null_tables import ALPHA, BETA
 from alimark.core.detection.stats.p_values import NullScores

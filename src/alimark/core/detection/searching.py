@@ -15,11 +15,10 @@ from functools import partial
 import numpy as np
 
 from alimark.core._util.arrays import Floats, Packed
-from alimark.core.detection.aligned_results import AlignedDetection
+from alimark.core.detection.aligned_results import AlignedDetection, Passage, aligned_steps
 from alimark.core.detection.batching import EmbeddedTexts, parts
 from alimark.core.detection.building import EmbedderIdentity, Statistic, build_detection
 from alimark.core.detection.preparing import PreparedText
-from alimark.core.detection.result_parts import Passage, aligned_steps
 from alimark.core.detection.results import best_first
 from alimark.core.detection.scoring import Score, Scoring, SoftPayload, score_table, scoring, whole_scoring
 from alimark.core.detection.sentence_chances import sentence_chances

@@ -22,17 +22,12 @@ LONG_TEXT = 300
 """With more sentences than this, fewer random keys are drawn (`stop_after`), since each costs sentences times blocks."""
 
 
-class RandomKeysOptions(TypedDict, total=False):
-    """The fields of `RandomKeys` as keyword arguments: the options that every scheme's detection has."""
+class DetectionOptions(TypedDict, total=False):
+    """The fields of `DetectionSettings` as keyword arguments of `detect`; other schemes have the first three."""
 
     draws: int
     stop_after: int | None
     tail: bool
-
-
-class DetectionOptions(RandomKeysOptions, total=False):
-    """The fields of `DetectionSettings` as keyword arguments of `detect`."""
-
     restructure: str | tuple[int, int]
     variants: int
     alpha: float
@@ -148,13 +143,7 @@ class DetectionSettings(RandomKeys):
         return Limits.of("single") if self.search == "excerpt" else limits
 
     def searches(self, sentences: int) -> tuple[Literal["whole", "excerpt"], ...]:
-        """The searches of a text of so many sentences, in turn; the second where the first shows no mark.
-
-        Example:
-            >>> settings = DetectionSettings(search="auto")
-            >>> [settings.searches(sentences) for sentences in (12, 61, 301)]
-            [('whole',), ('whole', 'excerpt'), ('excerpt',)]
-        """
+        """The searches of a text of so many sentences, in turn; the second where the first shows no mark."""
         if self.search != "auto":
             return (self.search,)
         if sentences < PASSAGES_FROM or self.restructure != "single":

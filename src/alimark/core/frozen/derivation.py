@@ -75,9 +75,7 @@ class GivenArrays(NamedTuple):
 def run_numbers(sizes: Sequence[int], count: int) -> Ints:
     """The number of the run that each of the first `count` sentences belongs to; the last of the sizes holds for all others.
 
-    Example:
-        >>> run_numbers((1, 2), 7).tolist()
-        [0, 1, 1, 2, 2, 3, 3]
+    With the sizes 1 and 2 the numbers are 0, 1, 1, 2, 2, 3, 3 ...
     """
     last = max(0, -(-(count - sum(sizes)) // sizes[-1]))
     return np.repeat(np.arange(len(sizes) + last), [*sizes, *[sizes[-1]] * last])[:count]

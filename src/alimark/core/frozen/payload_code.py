@@ -21,15 +21,7 @@ from alimark.errors import AlimarkError
 
 
 class PayloadCode:
-    """The code of all payloads of a given number of bits.
-
-    Example:
-        >>> code = PayloadCode(16, 64)
-        >>> code.constant, code.flips(0, 2).tolist()
-        (24, [0, 0])
-        >>> int(code.flips(3, 1)[0]) == int(code.flips(1, 1)[0]) ^ int(code.flips(2, 1)[0])
-        True
-    """
+    """The code of all payloads of a given number of bits."""
 
     def __init__(self, bits: int, block_size: int) -> None:
         self.bits, self.block_size = bits, block_size

@@ -114,10 +114,6 @@ def expected_gain(above: float, spread: float) -> float:
     """How much another draw of a normal distribution is expected to exceed the best draw so far; a draw below it counts as 0.
 
     The best draw lies `above` the mean of the distribution, whose standard deviation is `spread`.
-
-    Example:
-        >>> round(expected_gain(0.0, 1.0), 4), round(expected_gain(2.0, 1.0), 4), expected_gain(0.0, 0.0)
-        (0.3989, 0.0085, 0.0)
     """
     if spread <= 0:
         return 0.0

@@ -44,11 +44,7 @@ else:
 Result = TypeVar("Result")
 
 
-@lru_cache(maxsize=4)
-def _load_embedder(name: str) -> Embedder:
-    return load_embedder(name)
-
-
+_load_embedder = lru_cache(maxsize=4)(load_embedder)
 _loading = threading.Lock()
 
 

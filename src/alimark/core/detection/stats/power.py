@@ -90,10 +90,6 @@ def sentences_needed(block_size: int, fpr: float, soft: bool = False) -> int | N
 
     Common cases are tabled. Any other is simulated once in a process, by the thread that asks first. Rates below 1e-4 (soft
     keys: 1e-3) are extrapolated along a line in the logarithm of the rate. None where more than `LONGEST_NEEDED` are needed.
-
-    Example:
-        >>> sentences_needed(8, 0.01), sentences_needed(8, 0.001)
-        (6, 7)
     """
     least = _LEAST_SOFT_RATE if soft else _LEAST_HARD_RATE
     if fpr < least:
@@ -125,10 +121,6 @@ def typical_agreement(block_size: int) -> float:
     """The share of a block's bits that agree in unattacked text marked with 64 candidates.
 
     It is the mean share of the best of `INDEPENDENT_CANDIDATES` sentences with random bits: large for few bits, small for many.
-
-    Example:
-        >>> [round(typical_agreement(m), 2) for m in (2, 4, 8, 16, 32)]
-        [1.0, 0.93, 0.82, 0.73, 0.66]
     """
     ways = np.array([math.comb(block_size, matches) for matches in range(block_size + 1)], float)
     # At least k of the bits match in the best candidate, unless fewer match in all of them.

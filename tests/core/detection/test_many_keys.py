@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -60,6 +61,13 @@ def test_a_second_key_changes_neither_search_nor_score_nor_p_value(kind: str, te
         fields = ("searched", "reading", "raw", "score", "z", "readings")
         assert [getattr(same, name) for name in fields] == [getattr(alone, name) for name in fields]
         assert same.p_value == min(1, 2 * alone.p_value)
+
+
+@pytest.mark.parametrize("make", [fixed_key, soft_key])
+def test_passages_are_looked_for_in_clauses_under_more_keys_than_are_returned(make: Callable[[int], Key]) -> None:
+    text, settings = _full_stops_missing(unmarked(70, 3)), DetectionSettings(search="auto", draws=99)
+    answers = detect(text, [make(number) for number in range(3)], embedder=EMBEDDER, best=2, settings=settings)
+    assert [(answer.keys_tried, answer.searched) for answer in answers] == [(3, ("whole", "excerpt"))] * 2
 
 
 def test_an_excerpt_under_many_keys(mark: AliMark, sentences: list[str]) -> None:

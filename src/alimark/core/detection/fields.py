@@ -156,8 +156,7 @@ def fields_for(audience: Audience) -> Iterator[ResultField]:
 def values(detection: Detection, audience: Audience, fpr: float = 0.01) -> JsonObject:
     """The fields of a detection that an audience sees, ready for JSON; those that are empty are left out.
 
-    Raises:
-        AlimarkError: The audience sees the verdict, and too few random keys were drawn to decide at this rate.
+    Where the audience sees the verdict, AlimarkError is raised as by `Detection.verdict`.
     """
     content = {
         field.name: field.read(detection, fpr) if field.read else getattr(detection, field.name, None)

@@ -109,11 +109,7 @@ def alike(keys: Iterable[Key]) -> list[list[Key]]:
 
 
 def split(text: Normalised, key: Key) -> SplitText:
-    """Cuts a text that was normalised into sentences with the key's splitter.
-
-    Raises:
-        TextError: The text has no sentence.
-    """
+    """Cuts a text that was normalised into sentences with the key's splitter; raises TextError where it has none."""
     as_written = splitter(key.splitter).sentences_as_read(text.text)
     sentences = [unit for sentence in as_written if (unit := clean(sentence))]
     if not sentences:

@@ -117,15 +117,6 @@ class Detection:
 
         Raises:
             AlimarkError: The rate is not between 0 and 1, or too few random keys were drawn to decide at this rate.
-
-        Example:
-            >>> from alimark import AliMark, Key
-            >>> from alimark.testing import StandInEmbedder
-            >>> embedder = StandInEmbedder()
-            >>> mark = AliMark(Key.generate(embedder=embedder, secret=bytes(32)), embedder=embedder)
-            >>> verdict = mark.detect("The lamp went out. Nobody saw it.").verdict()
-            >>> verdict == "too short to tell", verdict.needed > 2
-            (True, True)
         """
         draws = draws_for(fpr) * self.keys_tried * self.readings * self.searches
         if self.p_value <= fpr:

@@ -47,11 +47,7 @@ class GivenArrays(NamedTuple):
 
     @classmethod
     def checked(cls, bits: ArrayLike, vectors: ArrayLike, law: Law) -> Self:
-        """Checks the arrays.
-
-        Raises:
-            KeyFileError: The bits are not a matrix of 0 and 1, or the vectors do not fit them.
-        """
+        """Checks that the bits are a matrix of 0 and 1 and that the vectors fit them; raises KeyFileError if not."""
         rows, axes = np.asarray(bits), np.asarray(vectors, np.float64)
         if rows.ndim != 2 or not len(rows) or not np.isin(rows, (0, 1)).all():
             raise KeyFileError("bits must be a matrix of 0 and 1 with one row for each block")

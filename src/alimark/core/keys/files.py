@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import errno
 import json
 import stat
@@ -68,11 +67,7 @@ class KeyContent:
 
 
 def write(path: Path | str, data: bytes, *, overwrite: bool = False) -> None:
-    """Writes a key file that only its owner can read.
-
-    Raises:
-        KeyFileError: The file exists, or cannot be written.
-    """
+    """Writes a key file that only its owner can read; raises KeyFileError where it exists or cannot be written."""
     try:
         write_whole(path, data, mode=0o600, overwrite=overwrite)
     except FileExistsError:
@@ -83,11 +78,7 @@ def write(path: Path | str, data: bytes, *, overwrite: bool = False) -> None:
 
 
 def read(path: Path | str) -> bytes:
-    """Reads the bytes of a key file. Issues a warning if other users can read it.
-
-    Raises:
-        KeyFileError: The file does not exist, is too large, or cannot be read.
-    """
+    """Reads the bytes of a key file, or raises KeyFileError. Issues a warning if other users can read it."""
     path = Path(path)
     try:
         if path.stat().st_size > _MAX_BYTES:
@@ -106,11 +97,7 @@ def read(path: Path | str) -> bytes:
 
 
 def decode(data: bytes, where: str) -> tuple[KeyContent, str | None]:
-    """The content of a key file and the id that it states. `where` names the file in messages.
-
-    Raises:
-        KeyFileError: The data are not a key file, or a field is missing or malformed.
-    """
+    """The content of a key file and the id that it states, or a KeyFileError. `where` names the file in messages."""
     if not data.strip():
         raise KeyFileError(f"{where} is empty; restore it from a copy or make a new key")
     try:
@@ -129,7 +116,7 @@ def decode(data: bytes, where: str) -> tuple[KeyContent, str | None]:
         return _content(fields), _text(fields, "id") if "id" in fields else None
     except KeyFileError as error:
         raise KeyFileError(f"{where}: {error}") from None
-    except (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, binascii.Error):
+    except (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError):
         raise KeyFileError(
             f"{where} is not a valid key file: a field is missing or malformed; restore it from a copy"
         ) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import json
 import zipfile
@@ -97,7 +96,7 @@ class Fitted:
         try:
             arrays = {str(name): _array(array) for name, array in content["arrays"].items()}
             return cls(str(content["scheme"]), arrays, dict(content["origin"]))
-        except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise KeyFileError("its learned data are malformed; restore it from a copy") from None
 
 

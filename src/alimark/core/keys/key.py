@@ -125,9 +125,6 @@ class Key:
                 of the embedder, which is subtracted from every embedding), and `payload_bits` (8, 16 or 24: texts carry a
                 number of so many bits; docs/payload.md). Those of the rivals are in docs/rivals.md.
 
-        Returns:
-            The key.
-
         Raises:
             KeyFileError: The scheme is not known, or does not take these parameters.
 
@@ -159,9 +156,6 @@ class Key:
         Args:
             secret: The 32 bytes of the new key; drawn at random where they are not given.
             **changes: Parameters that are to differ.
-
-        Returns:
-            The new key.
 
         Raises:
             KeyFileError: A parameter is not known, or does not fit.
@@ -202,9 +196,6 @@ class Key:
             splitter: The name of the sentence splitter.
             law: The distribution that random keys are drawn from for p-values: "uniform" for fair coins, "shuffle" for a
                 random order of these blocks.
-
-        Returns:
-            The key.
 
         Raises:
             KeyFileError: The arrays have the wrong shape or values.
@@ -290,11 +281,7 @@ class Key:
         raise TypeError("a Key cannot be pickled, since that would write its secret; use Key.save")
 
     def check(self, embedder: Embedder) -> None:
-        """Checks that an embedder is the one this key was made for.
-
-        Raises:
-            KeyMismatch: It is another one.
-        """
+        """Checks that an embedder is the one this key was made for; raises KeyMismatch if not."""
         if self.embedder and embedder.fingerprint != self.fingerprint:
             raise KeyMismatch(
                 f"key {self.id} was made for embedder {self.embedder} ({self.fingerprint[:19]}...), "
@@ -330,11 +317,7 @@ class Key:
 
     @property
     def derivation(self) -> Derivation:
-        """The blocks and vectors of an AliMark key.
-
-        Raises:
-            KeyMismatch: The key is of another scheme.
-        """
+        """The blocks and vectors of an AliMark key; raises KeyMismatch for a key of another scheme."""
         if self._derivation is None:
             raise KeyMismatch(
                 f"key {self.id} is of the scheme {self.scheme}, not alimark, and has no blocks or vectors"
@@ -487,9 +470,6 @@ class Key:
 
         Args:
             path: The file, written by this or an earlier release.
-
-        Returns:
-            The key.
 
         Raises:
             KeyFileError: The file cannot be read, is not a key file, or was changed.

@@ -93,21 +93,6 @@ class AliMark(SentenceWatermark[AlignedDetection]):
 
         Raises:
             AlimarkError: An option is unknown, a text has no sentence, or the model fails.
-
-        Example:
-            >>> from alimark import AliMark, Key
-            >>> from alimark.core.llm.base import Draw
-            >>> from alimark.testing import StandInEmbedder, StandInLLM
-            >>> class Chat(StandInLLM):  # answers every request with the same rewrite
-            ...     def draw(self, requests, sampling, over):
-            ...         return [[Draw("A young doctor bought the old boat.", 8, "model")] * r.count for r in requests]
-            >>> embedder = StandInEmbedder()
-            >>> key = Key.generate(embedder=embedder, decision="hard", secret=bytes(range(1, 33)))
-            >>> mark = AliMark(key, embedder=embedder)
-            >>> text = "The old boat went to a young doctor."
-            >>> rewriting = mark.rewrite(text, Chat(), seed=1, candidates=4, closeness=0.5, mean_closeness=0.5)
-            >>> rewriting.text, rewriting.rewritten[0].matches_before, rewriting.rewritten[0].matches
-            ('A young doctor bought the old boat.', 2, 3)
         """
         from alimark.core.generation.settings import candidates_for
         from alimark.core.rewriting.api import Original, RewriteSettings, rewrite_many

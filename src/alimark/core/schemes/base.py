@@ -236,16 +236,6 @@ class Watermark(ABC, Generic[SomeDetection_co]):
 
         Raises:
             AlimarkError: An option is unknown to the scheme, or a text is empty or too long.
-
-        Example:
-            >>> from alimark import AliMark, Key
-            >>> from alimark.testing import StandInEmbedder, StandInLLM
-            >>> embedder = StandInEmbedder()
-            >>> mark = AliMark(Key.generate(embedder=embedder, secret=bytes(range(32))), embedder=embedder)
-            >>> generation = mark.generate("It was late.", StandInLLM(), sentences=12, candidates=64, seed=1)
-            >>> detection = mark.detect(generation.text, draws=2000)
-            >>> detection.verdict() == "found", detection.draws
-            (True, 2000)
         """
         chosen = detection_settings(self.scheme, self.settings, settings, {**options})
         detections: list[SomeDetection_co] = []

@@ -67,7 +67,7 @@ def test_a_second_key_changes_neither_search_nor_score_nor_p_value(kind: str, te
 def test_passages_are_looked_for_in_clauses_under_more_keys_than_are_returned(make: Callable[[int], Key]) -> None:
     text, settings = _full_stops_missing(unmarked(70, 3)), DetectionSettings(search="auto", draws=99)
     answers = detect(text, [make(number) for number in range(3)], embedder=EMBEDDER, best=2, settings=settings)
-    assert [(answer.keys_tried, answer.searched) for answer in answers] == [(3, ("whole", "excerpt"))] * 2
+    assert [(answer.keys_tried, answer.searches) for answer in answers] == [(3, 2)] * 2
 
 
 def test_an_excerpt_under_many_keys(mark: AliMark, sentences: list[str]) -> None:

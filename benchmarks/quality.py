@@ -13,6 +13,7 @@ texts of the same prompts have a row for it. The texts and perplexities are the 
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.lab.bench.data import DataItem
 from alimark.lab.bench.jobs import Cell, Job, TextToRead
-from alimark.lab.bench.quality import distinct, diversity, repetition, self_overlap
+from alimark.lab.bench.quality import distinct, diversity, repetition, word_sequences
 from alimark.lab.bench.recipe_files import load
 from alimark.lab.bench.run import Run
 from alimark.lab.bench.workspace import Workspace
@@ -116,6 +117,14 @@ def measure(run: Run, embed: Embed | None) -> dict[str, dict[str, Prompted]]:
             values["diversity"] = [diversity(embed(list(several.values())))] if embed else []
             values["overlap"] = [self_overlap(list(several.values()))]
     return found
+
+
+def self_overlap(texts: Sequence[str], n: int = 4) -> float:
+    """The mean share of a text's sequences of `n` words that also occur in another of the texts; NaN if there are none."""
+    several = [word_sequences(text, n) for text in texts]
+    texts_with = Counter(sequence for sequences in several for sequence in set(sequences))
+    shares = [np.mean([texts_with[sequence] > 1 for sequence in sequences]) for sequences in several if sequences]
+    return float(np.mean(shares)) if shares and len(texts) > 1 else float("nan")
 
 
 def neighbours(text: str, embed: Embed) -> float:

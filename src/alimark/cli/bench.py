@@ -231,18 +231,13 @@ def _print_tables(results: Results) -> None:
     from alimark.lab.bench.shape import statistic_note
 
     for full in details(results):
-        shown = {
-            i: column
-            for i, column in enumerate(full.columns)
-            if not column.number or column.label in _SHOWN or (column.over in _SHOWN and column.label == "ours")
-        }
+        shown = {i: column for i, column in enumerate(full.columns) if not column.number or column.label in _SHOWN}
         table = Table(box=None, header_style="bold", pad_edge=False, title=full.title, title_justify="left")
-        table.add_column(full.grouped_by if any(line.group for line in full.lines) else "")
         for column in shown.values():
-            table.add_column(column.name, justify="right" if column.number else "left")
+            table.add_column(column.label, justify="right" if column.number else "left")
         for line in full.lines:
-            cells = [line.cells[i] for i in shown]
-            table.add_row(line.group, *(f"{cell.text} ({cell.small})" if cell.small else cell.text for cell in cells))
+            cells = [line[i] for i in shown]
+            table.add_row(*(f"{cell.text} ({cell.small})" if cell.small else cell.text for cell in cells))
         show.print_table(table)
     show.note(statistic_note(results["rows"]))
 

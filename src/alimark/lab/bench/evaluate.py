@@ -21,7 +21,6 @@ from alimark.core._util.jsonl import Record
 from alimark.core.embedding.base import Embedder
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.core.schemes.api import load as load_watermark
-from alimark.core.schemes.registry import aligns
 from alimark.errors import AlimarkError
 from alimark.lab.bench import metrics, paper, quality, results
 from alimark.lab.bench.jobs import HUMAN, Cell, Job, TextToScore
@@ -32,6 +31,7 @@ from alimark.lab.bench.recipe_files import load as load_recipe
 from alimark.lab.bench.recipe_files import to_toml
 from alimark.lab.bench.results import ResultFigure, Results
 from alimark.lab.bench.run import Run
+from alimark.lab.bench.shape import REFERENCES
 from alimark.lab.bench.workspace import Workspace
 
 _LIBRARIES = ("numpy", "numba", "nupunkt", "scipy", "onnxruntime", "torch", "transformers", "xllamacpp")
@@ -52,7 +52,7 @@ def evaluate(run: Run, name: str, *, finished: bool = True) -> Results:
     evaluated: Results = {
         "version": results.VERSION, "name": name, "title": title, "recipe": to_toml(run.recipe), "made": _made(run),
         "data": _data(run), "rows": [], "human": [], "cost": [], "quality": list(_quality(run, records, finished)),
-        "runtime": list(timed_detections(run)) if finished else [], "null": {}, "examples": [],
+        "runtime": list(timed_detections(run)) if finished else [], "examples": [],
         "paper": [value for table in run.recipe.paper for value in paper.values(table)],
     }  # fmt: skip
     meaning = run.recipe.meaning if finished else ""
@@ -63,10 +63,7 @@ def evaluate(run: Run, name: str, *, finished: bool = True) -> Results:
                 detector = _Detector(cell, detection, records)
                 evaluated["human"] += [detector.human_row()] if detector.human else []
                 evaluated["rows"] += detector.rows(embedder)
-            first = _Detector(cell, cell.recipe.detection[0], records)
-            evaluated["examples"] += first.examples()
-            if null := first.null():
-                evaluated["null"].setdefault(str(cell.watermark.parameters()["block_size"]), []).extend(null)
+            evaluated["examples"] += _Detector(cell, cell.recipe.detection[0], records).examples()
     return evaluated
 
 
@@ -197,11 +194,9 @@ class _Detector:
         # A failed attack is a text in which nothing is found: below every other score.
         misses = [min([*scores, *self.negatives], default=0.0) - 1] * failed
         cosines, deltas = self._changes(texts, embedder) if attack else ([], [])
-        named, both = metrics.PUBLIC_READINGS.items(), scores and self.negatives
         return {
             **_where(self.cell, self.detection), **self._rates(scores, p_values),
             "with_failures": self._rates([*scores, *misses], [*p_values, *[1.0] * failed]) if failed else None,
-            "tpr_public": {name: metrics.tpr_interpolated(scores, self.negatives, fpr) for name, fpr in named} if both else {},
             "attack": attack.label if attack else "none", "attack_name": attack.full_name if attack else "none",
             "rate": attack.rate if attack else None, "texts": len(sound), "failed": failed, "negatives": len(self.human),
             "retried": sum(text.rejected > 0 for text in texts),
@@ -235,11 +230,6 @@ class _Detector:
             return [], deltas
         first, second = (embedder.embed(list(side)) for side in zip(*pairs, strict=True))
         return [float(cosine) for cosine in np.einsum("ij,ij->i", first, second)], deltas
-
-    def null(self) -> list[float]:
-        """The z of human texts under random keys, of a scheme that aligns."""
-        scores = [text.score.get("z") for text in self.human] if aligns(self.cell.watermark.scheme) else []
-        return [float(score) for score in scores if score is not None]
 
     def examples(self) -> Iterator[results.Example]:
         """The first texts that were scored, marked and under the recipe's last attack, which is often the hardest."""
@@ -316,11 +306,12 @@ def _quality(run: Run, records: Records, finished: bool) -> Iterator[results.Qua
                 by_kind.setdefault(kind, []).append(record)
         for kind, of_kind in by_kind.items():
             texts = (kind, _llm(cell), cell.data.name)
-            if kind in ("human", "unmarked") and texts in done:
+            if kind in REFERENCES and texts in done:
                 continue  # these texts are the same for every watermark
             done.add(texts)
             yield {
-                "method": kind, "llm": _llm(cell), "data": cell.data.name, "grid": cell.variant.grid,
+                "method": kind, "llm": _llm(cell), "data": cell.data.name,
+                "grid": {} if kind in REFERENCES else cell.variant.grid,
                 "oracle": cell.recipe.quality.oracle, "perplexity": [float(record["perplexity"]) for record in of_kind],
                 "distinct": _mean([record["distinct"] for record in of_kind]),
                 "repetition": _mean([record["repetition"] for record in of_kind]),

@@ -55,14 +55,12 @@ def statistic_of(record: Record, statistic: Statistic) -> float:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure of `count` texts with its interval; `negatives` counts the human scores that it is compared with."""
+    """A figure of `count` texts with its interval."""
 
     value: float
     low: float
     high: float
     count: int
-    negatives: int | None = None
-    threshold: float | None = None  # a text with this score or a higher one is called marked
 
 
 def roc(marked: ArrayLike, human: ArrayLike) -> tuple[Floats, Floats]:
@@ -104,7 +102,7 @@ def auroc_interval(
     seen = rng.beta(min(len(positive), int(texts.max()) + 1), 1, draws)
     value = auroc(positive, negative)
     low, high = np.quantile(area * seen, _TAIL), np.quantile(1 - (1 - area) * seen, 1 - _TAIL)
-    return _estimate(value, low, high, len(positive), negatives=len(negative))
+    return _estimate(value, low, high, len(positive))
 
 
 # TPR at a threshold that human texts set
@@ -149,21 +147,7 @@ def tpr_at(
     few, many, hits = (count - np.searchsorted(positive, at, "right") for at in (upper, lower, cut))
     low, high = _beta(rng, few, count - few + 1), _beta(rng, many + 1, count - many)
     ends = np.quantile(low, _TAIL), np.quantile(high, 1 - _TAIL)
-    threshold = float(np.nextafter(cut, np.inf))
-    return _estimate(float(hits / count), *ends, count, negatives=len(negative), threshold=threshold)
-
-
-PUBLIC_READINGS = {"0.01": 0.001, "0.05": 0.005}
-"""The false-positive rates at which the paper's public script evaluates what it prints as TPR at 1% and 5%."""
-
-
-def tpr_interpolated(marked: ArrayLike, human: ArrayLike, fpr: float) -> float:
-    """The TPR at a false-positive rate by linear interpolation of the ROC curve, as the paper's public script computes it.
-
-    Unlike `tpr_at` it gives a number for any count of human scores: below one score in the count it interpolates between the
-    TPR above all human scores and the TPR above all but one.
-    """
-    return float(np.interp(fpr, *roc(marked, human)))
+    return _estimate(float(hits / count), *ends, count)
 
 
 def _cut(human: Floats, fpr: float) -> float:
@@ -272,8 +256,6 @@ def _cumulated(rng: Generator, size: int, texts: NDArray[np.intp]) -> Floats:
     return np.concatenate([np.zeros((size, 1)), np.cumsum(weights, axis=1)], axis=1)
 
 
-def _estimate(
-    value: float, low: float, high: float, count: int, *, negatives: int | None = None, threshold: float | None = None
-) -> Estimate:
+def _estimate(value: float, low: float, high: float, count: int) -> Estimate:
     """Build an estimate; the interval is widened if rounding or random draws left its value outside."""
-    return Estimate(value, min(float(low), value), max(float(high), value), count, negatives, threshold)
+    return Estimate(value, min(float(low), value), max(float(high), value), count)

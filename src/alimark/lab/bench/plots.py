@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from alimark.core._util.arrays import Floats
 from alimark.lab.bench import metrics, shape
 from alimark.lab.bench.results import ResultFigure, Results, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_HUMAN, _INK = shape.GREYS["human"], "#2b2c2d"
 _MARKERS = "os^DvPX<>"
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.3, 1.3)), (0, (6, 1.6, 1.3, 1.6)), (0, (9, 3)), (0, (2, 4)))
 
@@ -40,7 +38,6 @@ class Plot:
     title: str
     caption: str
     svg: bytes
-    folded: bool = False
 
 
 def draw(results: Results, colours: Mapping[str, str], prefix: str) -> dict[str, list[Plot]]:
@@ -64,9 +61,7 @@ def draw(results: Results, colours: Mapping[str, str], prefix: str) -> dict[str,
 class Sheet:
     """A figure with a title, panels in rows, and one legend for all of them below."""
 
-    def __init__(
-        self, name: str, title: str, count: int, *, columns: int = 4, height: float = 2.0, shared: bool = True
-    ) -> None:
+    def __init__(self, name: str, title: str, count: int, *, columns: int = 4, height: float = 2.0) -> None:
         from matplotlib.figure import Figure
 
         self.name, self.title = name, title
@@ -75,7 +70,7 @@ class Sheet:
         rows, lines = -(-count // self.columns), textwrap.wrap(title, int(self.width * 9.2))
         size = self.width, rows * (height * stretch + 0.35) + 0.25 * len(lines) + 0.35
         self.figure = Figure(figsize=size, layout="constrained")
-        grid = self.figure.subplots(rows, self.columns, squeeze=False, sharex=shared, sharey=shared)
+        grid = self.figure.subplots(rows, self.columns, squeeze=False, sharex=True, sharey=True)
         self.axes: list[Axes] = list(grid.flat)[:count]
         for spare in list(grid.flat)[count:]:
             spare.remove()
@@ -91,7 +86,7 @@ class Sheet:
         """Add an entry to the legend, once for each label."""
         self._legend.setdefault(label, handle)
 
-    def finish(self, x: str, y: str, caption: str, *, folded: bool = False) -> Plot:
+    def finish(self, x: str, y: str, caption: str) -> Plot:
         """Label the x axis of the lowest panel in each column and all y axes, and save the figure."""
         for axes in self.axes[-self.columns :]:
             axes.set_xlabel(x)
@@ -104,7 +99,7 @@ class Sheet:
             self.figure.legend(list(self._legend.values()), labels, loc="outside lower center", ncols=columns)
         file = io.BytesIO()
         self.figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-        return Plot(self.name, self.title, caption, file.getvalue(), folded)
+        return Plot(self.name, self.title, caption, file.getvalue())
 
 
 @dataclass(frozen=True)
@@ -121,7 +116,7 @@ class _Page:
     def line(self, compared: shape.Variant, among: Sequence[shape.Variant], marker: bool = True) -> Style:
         """Matplotlib's options for a line: a colour and a marker for each method, dashes for its variants."""
         of_method = [other for other in among if other.method == compared.method]
-        place = list(self.colours).index(compared.method) - len(shape.GREYS)
+        place = list(self.colours).index(compared.method)
         dashes = _DASHES[of_method.index(compared) % len(_DASHES)]
         look = {"color": self.colours[compared.method], "linestyle": dashes}
         return look | ({"marker": _MARKERS[place % len(_MARKERS)]} if marker else {})
@@ -219,101 +214,29 @@ def _without_grid(row: Row) -> shape.Variant:
 
 
 def _roc(page: _Page) -> Iterator[Plot]:
-    """ROC curves with a panel for each attack, with false positives on a logarithmic and then on a linear axis."""
-    rows = [row for row in page.results["rows"] if row["scores"] and shape.negatives(page.results, row)]
-    among = shape.variants(page.results["rows"])
-    for log in (True, False):
-        title = f"ROC curves by attack ({'logarithmic' if log else 'linear'} axis)"
-        for sheet, _, panels in page.by_attack(rows, "roc-log" if log else "roc", title):
-            for axes, of_attack in panels:
-                floor = 1.0
-                for row in of_attack:
-                    humans = shape.negatives(page.results, row)
-                    least = 0.5 / len(humans)
-                    floor = min(floor, least)
-                    false, true = metrics.roc(row["scores"], humans)
-                    look = page.line(shape.variant(row), among, marker=False)
-                    (line,) = axes.plot(100 * np.maximum(false, least if log else 0), 100 * true, **look)
-                    sheet.explain(shape.variant(row).label, line)
-                chance = np.geomspace(floor, 1, 60) if log else np.array([0.0, 1.0])
-                axes.plot(100 * chance, 100 * chance, color=_HUMAN, linestyle=":", linewidth=1)
-                if log:
-                    _logarithmic(axes, "x")
-                axes.set_ylim(-3, 103)
-            caption = "Dotted: chance. Every point is one threshold."
-            yield sheet.finish("human texts found (%)", _FOUND, caption, folded=not log)
-
-
-def _logarithmic(axes: Axes, which: str) -> None:
-    """Make axes logarithmic, with plain numbers as labels; matplotlib's formulas are switched off in the style."""
+    """ROC curves with a panel for each attack; false positives are on a logarithmic axis."""
     from matplotlib.ticker import FuncFormatter, NullLocator
 
-    for name in which:
-        getattr(axes, f"set_{name}scale")("log")
-        axis = getattr(axes, f"{name}axis")
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_locator(NullLocator())
-
-
-def _scores(page: _Page) -> Iterator[Plot]:
-    """Histograms of scores with a panel for each variant and attack: human, marked and attacked texts."""
-    groups = shape.grouped([row for row in page.results["rows"] if row["scores"]])
-    for number, (group, rows) in enumerate(groups.items()):
-        among = shape.variants(rows)
-        panels: list[tuple[shape.Variant, str, list[Row], list[Row]]] = []
-        for compared in among:
-            members = [row for row in rows if shape.variant(row) == compared]
-            clean = [row for row in members if row["attack"] == shape.NO_ATTACK]
-            hit: dict[str, list[Row]] = {}
-            for row in members:
-                if row["attack"] != shape.NO_ATTACK:
-                    hit.setdefault(shape.family(row), []).append(row)
-            panels += [(compared, name, clean, attacked) for name, attacked in (hit or {"no attack": []}).items()]
-        widest = len(panels) // len(among)
-        title = _titled("Scores of human, marked and attacked texts", group, groups)
-        columns = widest if 2 < widest < 6 else 4
-        sheet = Sheet(page.name("scores", number), title, len(panels), columns=columns, height=1.5, shared=False)
-        for axes, (compared, name, clean, attacked) in zip(sheet.axes, panels, strict=True):
-            _score_panel(page, sheet, axes, clean, attacked)
-            sheet.head(axes, f"{compared.label}: {name}" if len(among) > 1 else name)
-        named = " or ".join({"p": "-log10 p"}.get(name, name) for name in shape.statistics(rows))
-        caption = (
-            "Filled: before the attack. Lines: after it; with several rates, the lowest is light and the highest dark."
-        )
-        yield sheet.finish(named, "share of texts (%)", caption)
-
-
-def _score_panel(page: _Page, sheet: Sheet, axes: Axes, clean: Sequence[Row], attacked: Sequence[Row]) -> None:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    first = (*clean, *attacked)[0]
-    human, colour = shape.negatives(page.results, first), page.colours[first["method"]]
-    marked = clean[0]["scores"] if clean else []
-    edges = _edges(np.concatenate([human, marked, *(row["scores"] for row in attacked)]))
-    fills: list[tuple[str, list[float], Style]] = [
-        ("human", human, {"color": _HUMAN, "alpha": 0.55}), ("marked", marked, {"color": colour, "alpha": 0.35}),
-    ]  # fmt: skip
-    for label, values, look in fills:
-        if values:
-            _bars(axes, values, edges, fill=True, **look)
-            sheet.explain(label, Patch(linewidth=0, **look | {"color": _HUMAN if label == "human" else _INK}))
-    by_rate = sorted(attacked, key=lambda row: row["rate"] or 0)
-    for place in sorted({0, len(by_rate) - 1}) if by_rate else ():
-        alpha = 1 if place == len(by_rate) - 1 else 0.5
-        _bars(axes, by_rate[place]["scores"], edges, color=colour, alpha=alpha, linewidth=1.5)
-        sheet.explain("attacked", Line2D([], [], color=_INK))
-
-
-def _edges(values: Floats, bins: int = 24) -> Floats:
-    low, high = float(np.min(values)), float(np.max(values))
-    return np.linspace(low, high if high > low else low + 1, bins + 1)
-
-
-def _bars(axes: Axes, values: Sequence[float] | Floats, edges: Floats, **look: Any) -> Any:
-    """Draw a histogram in percent of the values."""
-    counts, _ = np.histogram(values, edges)
-    return axes.stairs(100 * counts / max(1, len(values)), edges, **look)
+    rows = [row for row in page.results["rows"] if row["scores"] and shape.negatives(page.results, row)]
+    among = shape.variants(page.results["rows"])
+    for sheet, _, panels in page.by_attack(rows, "roc", "ROC curves by attack"):
+        for axes, of_attack in panels:
+            floor = 1.0
+            for row in of_attack:
+                humans = shape.negatives(page.results, row)
+                least = 0.5 / len(humans)
+                floor = min(floor, least)
+                false, true = metrics.roc(row["scores"], humans)
+                look = page.line(shape.variant(row), among, marker=False)
+                (line,) = axes.plot(100 * np.maximum(false, least), 100 * true, **look)
+                sheet.explain(shape.variant(row).label, line)
+            chance = np.geomspace(floor, 1, 60)
+            axes.plot(100 * chance, 100 * chance, color=shape.GREY, linestyle=":", linewidth=1)
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))  # formulas are switched off
+            axes.xaxis.set_minor_locator(NullLocator())
+            axes.set_ylim(-3, 103)
+        yield sheet.finish("human texts found (%)", _FOUND, "Dotted: chance. Every point is one threshold.")
 
 
 def _deltas(page: _Page) -> Iterator[Plot]:
@@ -327,8 +250,9 @@ def _deltas(page: _Page) -> Iterator[Plot]:
         for axes, of_attack in panels:
             for compared, row in {_writer(row): row for row in reversed(of_attack)}.items():
                 look = page.line(compared, among, marker=False)
-                values = np.clip(row["deltas"], 0.26, 2.04)
-                sheet.explain(compared.label, _bars(axes, values, edges, linewidth=1.4, **look))
+                counts, _ = np.histogram(np.clip(row["deltas"], 0.26, 2.04), edges)
+                bars = axes.stairs(100 * counts / len(row["deltas"]), edges, linewidth=1.4, **look)
+                sheet.explain(compared.label, bars)
             axes.set_xticks([0.5, 1, 1.5, 2])
         caption = "Values beyond the ends of the axis are counted at its ends."
         yield sheet.finish("sentences after / before", "share of texts (%)", caption)
@@ -339,74 +263,4 @@ def _writer(row: Row) -> shape.Variant:
     return shape.Variant(row["method"], "", shape.variant(row).grid)
 
 
-def _perplexity(page: _Page) -> Iterator[Plot]:
-    """Box plots of perplexity, drawn horizontally so that long names have room."""
-    groups = shape.grouped([row for row in shape.quality(page.results) if row["perplexity"]])
-    if not groups:
-        return
-    height = 0.5 + 0.24 * max(len(rows) for rows in groups.values())
-    name = page.name("perplexity")
-    sheet = Sheet(name, "Perplexity of the texts", len(groups), columns=2, height=height, shared=False)
-    for axes, (group, rows) in zip(sheet.axes, groups.items(), strict=True):
-        drawn = axes.bxp(
-            [_box(row["perplexity"], "\n".join(textwrap.wrap(shape.variant(row).label, 24)[:2])) for row in rows],
-            orientation="horizontal", showfliers=False, patch_artist=True, widths=0.6,
-            medianprops={"color": _INK, "linewidth": 1.8},
-        )  # fmt: skip
-        for box, row in zip(drawn["boxes"], rows, strict=True):
-            box.set_facecolor(page.colours[row["method"]])
-        axes.invert_yaxis()
-        sheet.head(axes, shape.group_label(group, groups))
-    oracles = ", ".join(dict.fromkeys(row["oracle"] for row in page.results["quality"] if row["oracle"]))
-    caption = (
-        "Box: the middle half of the texts, its line the median; whiskers: all but the outermost 5% on either side."
-    )
-    yield sheet.finish(f"perplexity by {oracles}" if oracles else "perplexity", "", caption)
-
-
-def _box(values: Sequence[float], label: str) -> Style:
-    quantiles = np.quantile(values, (0.05, 0.25, 0.5, 0.75, 0.95))
-    return dict(zip(("whislo", "q1", "med", "q3", "whishi"), quantiles, strict=True)) | {"label": label}
-
-
-def _null(page: _Page) -> Iterator[Plot]:
-    """Histograms of z of human texts, by block size, in grey because block sizes are not methods."""
-    null = page.results["null"]
-    sizes = sorted((size for size, values in null.items() if values), key=int)
-    if not sizes:
-        return
-    title = "Scores (z) of human texts under random keys, by block size M"
-    sheet = Sheet(page.name("null"), title, len(sizes), height=1.6)
-    edges = _edges(np.concatenate([null[size] for size in sizes]), 32)
-    for axes, size in zip(sheet.axes, sizes, strict=True):
-        mean, spread = float(np.mean(null[size])), float(np.std(null[size]))
-        _bars(axes, null[size], edges, color=_HUMAN, alpha=0.6, fill=True)
-        axes.axvline(mean, color=_INK, linewidth=1)
-        sheet.head(axes, f"M = {size}: mean {mean:.3f}, sd {spread:.3f}")
-    yield sheet.finish("z", "share of texts (%)", "Scores by chance alone; marked texts score higher. Line: the mean.")
-
-
-def _runtime(page: _Page) -> Iterator[Plot]:
-    """Seconds to detect one text, by its number of sentences."""
-    rows = page.results["runtime"]
-    if not rows:
-        return
-    sheet = Sheet(page.name("runtime"), "Seconds to detect one text, by its number of sentences", 1, height=2.3)
-    axes, among = sheet.axes[0], shape.variants(rows)
-    for compared in among:
-        points = sorted((row["sentences"], row["seconds"]) for row in rows if shape.variant(row) == compared)
-        (line,) = axes.plot(*zip(*points, strict=True), **page.line(compared, among))
-        sheet.explain(compared.label, line)
-    _logarithmic(axes, "xy")
-    lengths = sorted({row["sentences"] for row in rows})
-    axes.set_xticks(lengths, [str(length) for length in lengths])
-    yield sheet.finish("sentences N", "seconds", "Both axes are logarithmic; the time includes embedding.")
-
-
-_SECTIONS = {
-    "detection": (_rates, _settings, _roc, _scores),
-    "attacks": (_deltas,),
-    "human": (_null,),
-    "quality": (_perplexity,),
-    "runtime": (_runtime,),
-}
+_SECTIONS = {"detection": (_rates, _settings, _roc), "attacks": (_deltas,)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from numpy.typing import NDArray
 
 from alimark.errors import MissingExtra
 
-_LOGITS = 1 << 28
-"""The most logits to compute at once: one gigabyte in float32. A long text can need more memory than the model."""
+_MOST_TOKENS = 4096
+"""The most tokens that are read: the logits of a longer text can need more memory than the model."""
 
 _WORD = re.compile(r"\w+")
 
@@ -43,8 +42,7 @@ class Oracle:
         self._tokenizer, model = load(_weights(name), dtype)
         self._model = model.to(self._device).eval()
         config = model.config.get_text_config()
-        self._context: int | None = getattr(config, "max_position_embeddings", None)
-        self._most_tokens = max(1, _LOGITS // model.get_output_embeddings().weight.shape[0])
+        self._context = min(_MOST_TOKENS, getattr(config, "max_position_embeddings", None) or _MOST_TOKENS)
         self._front = _front(self._tokenizer, known.add_bos if known else None)
 
     def __repr__(self) -> str:
@@ -56,15 +54,21 @@ class Oracle:
         Prompt and text are joined by a blank, unless the prompt ends in a line break. Tokens of the prompt are not scored.
         Without a prompt, the first token is scored after the model's begin-of-text token, or not at all if the model has none.
 
-        A prompt and text longer than the model's context are read in windows of the length of the context, each half a context
-        after the one before. A token is scored in the first window that contains it, so that beyond the first window at least
-        half a context comes before it.
+        A prompt and text longer than the model's context, or than 4,096 tokens, are read up to there.
         """
+        import torch
+        from torch.nn.functional import cross_entropy
+
         ids, first = self._ids(prompt, text)
-        losses: list[float] = []
-        for start, at, end in windows(len(ids), first, self._context):
-            losses += self._losses(ids[start:end], at - start)
-        return math.exp(math.fsum(losses) / len(losses)) if losses else math.nan
+        ids = ids[: self._context]
+        if first >= len(ids):
+            return math.nan
+        right = torch.tensor(ids[first:], device=self._device)
+        left = torch.tensor([ids[:-1]], device=self._device)
+        with torch.inference_mode():
+            logits = self._model(left, use_cache=False, logits_to_keep=len(right)).logits[0, -len(right) :]
+        losses = cross_entropy(logits.float(), right, reduction="none").tolist()
+        return math.exp(math.fsum(losses) / len(losses))
 
     def _ids(self, prompt: str, text: str) -> tuple[list[int], int]:
         """The tokens of prompt and text, and the place of the first token to score."""
@@ -81,36 +85,6 @@ class Oracle:
     def _encoded(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer(text, verbose=False, add_special_tokens=False)["input_ids"]
         return ids
-
-    def _losses(self, ids: list[int], first: int) -> list[float]:
-        """Minus the log probability of each token from `first` on.
-
-        A text with too many logits is read again from its beginning for each part of them. A KV cache would avoid that, but
-        models that are not pure transformers, such as Mamba, silently give wrong results with it here.
-        """
-        import torch
-        from torch.nn.functional import cross_entropy
-
-        losses: list[float] = []
-        with torch.inference_mode():
-            for start in range(first, len(ids), self._most_tokens):
-                right = torch.tensor(ids[start : start + self._most_tokens], device=self._device)
-                left = torch.tensor([ids[: start + len(right) - 1]], device=self._device)
-                logits = self._model(left, use_cache=False, logits_to_keep=len(right)).logits[0, -len(right) :]
-                losses += cross_entropy(logits.float(), right, reduction="none").tolist()
-        return losses
-
-
-def windows(length: int, first: int, context: int | None) -> Iterator[tuple[int, int, int]]:
-    """(start, first token to score, end) of the windows in which tokens `first` to `length` are scored."""
-    context = max(2, context or length)
-    start = 0
-    while first < length:
-        end = min(length, start + context)
-        if first < end:
-            yield start, first, end
-            first = end
-        start += context // 2
 
 
 def _weights(name: str | Path) -> Path:
@@ -131,27 +105,13 @@ def _front(tokenizer: Any, add_bos: int | None) -> list[int]:
 
 def distinct(text: str, n: int = 2) -> float:
     """The share of different sequences among all sequences of `n` words in a text, without regard to case; 1 if it has none."""
-    runs = _runs(text, n)
-    return len(set(runs)) / len(runs) if runs else 1.0
+    sequences = word_sequences(text, n)
+    return len(set(sequences)) / len(sequences) if sequences else 1.0
 
 
 def repetition(text: str, n: int = 4) -> float:
     """The share of sequences of `n` words that occurred before in the text; 0 if it has none."""
     return 1.0 - distinct(text, n)
-
-
-def self_overlap(texts: Sequence[str], n: int = 4) -> float:
-    """The mean share of a text's sequences of `n` words that also occur in another of the texts.
-
-    Texts without such sequences are left out; the result is nan if none is left, or if there is only one text.
-    """
-    runs = [_runs(text, n) for text in texts]
-    seen_in: dict[tuple[str, ...], int] = {}
-    for runs_of_text in runs:
-        for run in set(runs_of_text):
-            seen_in[run] = seen_in.get(run, 0) + 1
-    shares = [sum(seen_in[run] > 1 for run in of_text) / len(of_text) for of_text in runs if of_text]
-    return math.fsum(shares) / len(shares) if shares and len(texts) > 1 else math.nan
 
 
 def diversity(vectors: NDArray[np.float32] | NDArray[np.float64]) -> float:
@@ -164,7 +124,7 @@ def diversity(vectors: NDArray[np.float32] | NDArray[np.float64]) -> float:
     return float(1 - (cosines.sum() - cosines.trace()) / (len(rows) * (len(rows) - 1)))
 
 
-def _runs(text: str, n: int) -> list[tuple[str, ...]]:
+def word_sequences(text: str, n: int) -> list[tuple[str, ...]]:
     """The sequences of `n` words in a text, in order."""
     if n < 1:
         raise ValueError(f"n must be at least 1, but {n} was given")

@@ -1,4 +1,4 @@
-// A click on a heading sorts its column within each group of lines. The page can be read without this script.
+// A click on a heading sorts the table by its column. The page can be read without this script.
 for (const table of document.querySelectorAll("figure.table table")) {
   const headings = [...table.querySelectorAll("th[data-column]")];
   const key = (row, column) => {
@@ -13,11 +13,9 @@ for (const table of document.querySelectorAll("figure.table table")) {
     const down = heading.ariaSort ? heading.ariaSort === "ascending" : number;
     headings.forEach((other) => other.removeAttribute("aria-sort"));
     heading.setAttribute("aria-sort", down ? "descending" : "ascending");
-    for (const body of table.tBodies) {
-      const rows = [...body.rows].filter((row) => !row.classList.contains("group"));
-      rows.sort((a, b) => (down ? -1 : 1) * compare(key(a, column), key(b, column)));
-      body.append(...rows);
-    }
+    const rows = [...table.tBodies[0].rows];
+    rows.sort((a, b) => (down ? -1 : 1) * compare(key(a, column), key(b, column)));
+    table.tBodies[0].append(...rows);
   };
   for (const heading of headings) {
     heading.setAttribute("role", "button");

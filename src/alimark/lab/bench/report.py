@@ -14,9 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module, resources
-from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from alimark.core._util.files import write_whole
 from alimark.errors import MissingExtra
@@ -25,7 +23,7 @@ from alimark.lab.bench.export import in_markdown, to_markdown
 from alimark.lab.bench.plots import Plot
 from alimark.lab.bench.results import Example, Results
 from alimark.lab.bench.shape import attack_label, colours
-from alimark.lab.bench.tables import PAPER, Column, Table
+from alimark.lab.bench.tables import Column, Table
 
 _PLOTS = "plots"
 """The folder of the plots, in the folder of the report."""
@@ -95,12 +93,12 @@ def _chapter(results: Results, slug: str, palette: dict[str, str]) -> Chapter:
     drawn = plots.draw(results, palette, slug)
     recipe = [Code("The recipe with every setting", results["recipe"])] if results["recipe"].strip() else []
     parts: dict[str, tuple[str, list[Part]]] = {
-        "detection": ("Detection", [*rates.overview(results), *rates.details(results), *drawn["detection"]]),
+        "detection": ("Detection", [*rates.details(results), *drawn["detection"]]),
         "attacks": ("Changes by the attacks", [*drawn["attacks"]]),
-        "human": ("Human texts", [*tables.human(results), *drawn["human"]]),
-        "quality": ("Quality", [*tables.quality(results), *drawn["quality"]]),
+        "human": ("Human texts", [*tables.human(results)]),
+        "quality": ("Quality", [*tables.quality(results)]),
         "cost": ("Cost", [*tables.cost(results)]),
-        "runtime": ("Runtime", [*tables.runtime(results), *drawn["runtime"]]),
+        "runtime": ("Runtime", [*tables.runtime(results)]),
         "data": ("Data", [*tables.data(results)]),
         "examples": ("Examples", [*results["examples"]]),
         "made": ("Settings and versions", [*tables.made(results), *recipe]),
@@ -122,9 +120,7 @@ def html(chapters: Sequence[Chapter], palette: Mapping[str, str]) -> str:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {
-        "headings": _headings, "classes": _classes, "example_title": example_title,
-        "in_base64": lambda svg: base64.b64encode(svg).decode(),
-        "bodies": lambda table: [(group, list(lines)) for group, lines in groupby(table.lines, lambda line: line.group)],
+        "classes": _classes, "example_title": example_title, "in_base64": lambda svg: base64.b64encode(svg).decode(),
     }  # fmt: skip
     files = resources.files("alimark").joinpath("lab", "bench")
     style, script = (files.joinpath(name).read_text("utf-8") for name in ("report.css", "report.js"))
@@ -144,26 +140,8 @@ def _printable(value: object) -> object:
     return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in value)
 
 
-def _headings(columns: Sequence[Column]) -> list[list[dict[str, Any]]]:
-    """One row of headings, or two if neighbouring columns share a heading: its text, place, extent and classes."""
-    upper: list[dict[str, Any]] = []
-    lower: list[dict[str, Any]] = []
-    rows = 2 if any(column.over for column in columns) else 1
-    for over, group in groupby(enumerate(columns), key=lambda pair: pair[1].over):
-        members = [
-            {"text": column.label, "place": i, "rows": 1 if over else rows, "classes": _classes(column)}
-            for i, column in group
-        ]
-        if over:
-            upper.append({"text": over, "place": None, "columns": len(members)})
-            lower += members
-        else:
-            upper += members
-    return [upper, lower] if lower else [upper]
-
-
 def _classes(column: Column) -> str:
-    return " ".join(["num"] * column.number + ["paper"] * (column.label == PAPER))
+    return " ".join(["num"] * column.number + ["paper"] * column.paper)
 
 
 # --- Markdown

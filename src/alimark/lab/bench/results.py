@@ -52,8 +52,6 @@ class Row(Where, Rates):
     """One method under one attack; the rates leave out texts on which the attack failed."""
 
     with_failures: Rates | None  # the rates with failed attacks as misses; None if none failed
-    tpr_public: dict[str, float]
-    """By the rate that the paper's public script names, "0.01" and "0.05": the TPR where that script evaluates it."""
     attack: str  # "none", or the attack's name with the settings that the recipe varies: "delete 0.3"
     attack_name: str
     rate: float | None
@@ -151,7 +149,6 @@ class Results(TypedDict):
     cost: list[Cost]
     quality: list[Quality]
     runtime: list[Runtime]
-    null: dict[str, list[float]]  # by block size: the paper's z of human texts under random keys
     examples: list[Example]
     paper: list[PaperValue]
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from alimark.lab.bench.metrics import TITLES
-from alimark.lab.bench.results import Human, JsonMapping, Quality, Results, Row
+from alimark.lab.bench.results import Human, JsonMapping, Results, Row
 
 NO_ATTACK = "none"
-REFERENCES = ("unmarked", "human")  # texts without a watermark that quality is compared with; grey in plots
+REFERENCES = ("unmarked", "human")  # texts without a watermark that quality is compared with
 
 # The palette of Okabe and Ito, without yellow and black, which are hard to see on white and dark pages; then three colours that
 # people with deuteranopia or protanopia can tell from the others.
 PALETTE = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b2002b", "#5200ff", "#4d74ff",
 )  # fmt: skip
-GREYS = {"unmarked": "#a8a8a8", "human": "#7d7d7d"}
+GREY = "#7d7d7d"
 
 
 @dataclass(frozen=True)
@@ -127,18 +126,6 @@ def negatives(results: Results, row: Row) -> list[float]:
 
 def colours(several: Sequence[Results]) -> dict[str, str]:
     """The colour of each method of all recipes, the same on the whole page."""
-    parts = [
-        part
-        for results in several
-        for part in (results["rows"], results["human"], results["cost"], results["quality"], results["runtime"])
-    ]
-    every: dict[str, None] = dict.fromkeys(row["method"] for part in parts for row in part)
-    methods = [method for method in every if method not in REFERENCES]
-    return GREYS | {method: PALETTE[i % len(PALETTE)] for i, method in enumerate(methods)}
-
-
-def quality(results: Results) -> list[Quality]:
-    """The rows on quality; unmarked and human texts get no grid settings, unless there are several rows of them."""
-    kinds = Counter((row["method"], group(row)) for row in results["quality"])
-    alone = [row["method"] in REFERENCES and kinds[row["method"], group(row)] == 1 for row in results["quality"]]
-    return [{**row, "grid": {}} if lone else row for row, lone in zip(results["quality"], alone)]
+    every = [results[part] for results in several for part in ("rows", "human", "cost", "quality", "runtime")]
+    methods = dict.fromkeys(row["method"] for part in every for row in part if row["method"] not in REFERENCES)
+    return {method: PALETTE[i % len(PALETTE)] for i, method in enumerate(methods)}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from difflib import SequenceMatcher
-from functools import cache, lru_cache
+from functools import cached_property, lru_cache
 from threading import Lock
 from typing import Literal
 
@@ -15,10 +14,10 @@ from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.schemes.api import load
 from alimark.core.schemes.registry import aligns
 from alimark.errors import AlimarkError
-from alimark.lab.bench import metrics, rates, tables
+from alimark.lab.bench import rates, tables
 from alimark.lab.bench.models import embedder_for, key_for, secret, settings_for
 from alimark.lab.bench.results import load as load_results
-from alimark.lab.bench.tables import Column, Line, Table, TableCell, estimated, rank, rankable, with_misses
+from alimark.lab.bench.tables import Table
 from alimark.lab.bench.view.entries import FIELDS, HUMAN_TEXT, Index, ListedText
 
 PAGE = 50
@@ -26,8 +25,6 @@ PAGE = 50
 
 _BEGINNING = 120
 """Characters of a text that the list shows."""
-
-_FOUND = "Texts found"
 
 
 class NotThere(AlimarkError):
@@ -41,7 +38,6 @@ class Answers:
         self.index = index
         self._lock = Lock()
         self._alignment = lru_cache(1000)(self._align)
-        self._report_tables = cache(self._read_tables)
 
     def choices(self) -> JsonObject:
         """What the page needs when it opens: the values of the filters and the number of texts."""
@@ -112,26 +108,19 @@ class Answers:
         chances = [round(chance, 3) for chance in answer.sentence_chances]
         return answer.report(self.index.fpr) | {"sentence_chances": chances}
 
-    def tables(self) -> list[str]:
-        """The titles of all tables: that of the filtered texts first, then those of the report."""
-        return [_FOUND, *self._report_tables()]
-
-    def table(self, title: str, filters: Mapping[str, str]) -> Table:
-        """The table with this title."""
-        if title == _FOUND:
-            return found_table(self.index, filters)
-        if title not in self._report_tables():
-            raise NotThere(f"there is no table {title!r}")
-        return self._report_tables()[title]
-
-    def _read_tables(self) -> dict[str, Table]:
+    @cached_property
+    def tables(self) -> dict[str, Table]:
         """The tables of the finished runs; a run that has not ended has no results on disk, and computing them takes long."""
-        report: dict[str, Table] = {}
         paths = map(self.index.workspace.results, self.index.workspace.names())
-        for results in [load_results(path) for path in paths if path.exists()]:
-            for table in (*rates.overview(results), *rates.details(results), *tables.human(results)):
-                report[f"{results['name']}: {table.title}"] = table
-        return report
+        every = [load_results(path) for path in paths if path.exists()]
+        parts = [(results["name"], (*rates.details(results), *tables.human(results))) for results in every]
+        return {f"{name}: {table.title}": table for name, of_recipe in parts for table in of_recipe}
+
+    def table(self, title: str) -> Table:
+        """The table with this title."""
+        if title not in self.tables:
+            raise NotThere(f"there is no table {title!r}")
+        return self.tables[title]
 
     def _entry(self, number: int) -> ListedText:
         if not 0 <= number < len(self.index.entries):
@@ -142,43 +131,6 @@ class Answers:
 def _figures(entry: ListedText) -> JsonObject:
     fields: JsonObject = {field: getattr(entry, field) for field in FIELDS}
     return fields | {name: entry.scored.score.get(name) for name in ("p_value", "score", "sentences")}
-
-
-def found_table(index: Index, filters: Mapping[str, str]) -> Table:
-    """The share of the filtered texts in which the mark was found: a line per watermark, a column per attack.
-
-    Args:
-        index: The texts.
-        filters: Values of the fields; see `Index.chosen`. A filter by verdict is not used, since it would decide the shares.
-    """
-    wanted = {field: value for field, value in filters.items() if field != "verdict"}
-    entries = [index.entries[number] for number in index.chosen(wanted)]
-    by_place: dict[tuple[str, str], list[ListedText]] = {}
-    for entry in entries:
-        by_place.setdefault((entry.watermark, entry.attack), []).append(entry)
-    attacks = list(dict.fromkeys(attack for _, attack in by_place))
-    lines = [
-        Line([TableCell(name), *(_share(by_place.get((name, attack), [])) for attack in attacks)])
-        for name in dict.fromkeys(name for name, _ in by_place)
-    ]
-    columns = [Column("watermark", number=False), *map(Column, attacks)]
-    counts = ((entry.attack, 1, int(entry.verdict == "failed"), int(entry.scored.rejected > 0)) for entry in entries)
-    note = f"Shares with 95% intervals; failed texts are left out.{rates.answers_note(counts)}"
-    table = Table(f"{_FOUND} at a p-value of at most {index.fpr:g}, in percent", columns, lines, note)
-    places = [i for i in rankable(table) if columns[i].label != HUMAN_TEXT]  # fewer are better there
-    return rank(table, [0] * len(lines), "watermarks", places) if len(lines) > 1 and places else table
-
-
-def _share(entries: Sequence[ListedText]) -> TableCell:
-    """The share of texts found among those that did not fail and, where some failed, among all."""
-    scored = sum(entry.verdict != "failed" for entry in entries)
-    hits = sum(entry.verdict == "found" for entry in entries)
-    every = hits / len(entries) if scored < len(entries) else None
-    if not scored:
-        return with_misses(TableCell("–"), every)
-    share = metrics.share(hits, scored)
-    cell = estimated({"value": share.value, "low": share.low, "high": share.high, "count": scored})
-    return with_misses(replace(cell, small=f"{cell.small}, {scored:,} texts"), every)
 
 
 # Chinese and Japanese have no spaces between words, so each of their characters counts as a word.

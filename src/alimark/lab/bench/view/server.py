@@ -98,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
             form = next((form for form in FORMATS if form == query.get("format")), None)
             if form is None:
                 raise ValueError(f"the format of a table is one of {', '.join(FORMATS)}")
-            content = export(answers.table(query.get("title", ""), query), form).encode("utf-8", "replace")
+            content = export(answers.table(query.get("title", "")), form).encode("utf-8", "replace")
             self._send(content, "text/plain; charset=utf-8", name=f"table.{_ENDINGS[form]}")
         elif path in _QUESTIONS:
             self._send_json(_QUESTIONS[path](answers, query))
@@ -130,12 +130,11 @@ def _number(query: Query, name: str) -> int:
 
 
 def _shown(table: Table) -> JsonObject:
-    cells = [[[cell.text, cell.small, cell.mark] for cell in line.cells] for line in table.lines]
     return {
         "title": table.title,
-        "notes": [note for note in (table.note, table.unranked) if note],
-        "columns": [column.name for column in table.columns],
-        "rows": [{"group": line.group, "cells": row} for line, row in zip(table.lines, cells, strict=True)],
+        "note": table.note,
+        "columns": [column.label for column in table.columns],
+        "rows": [[[cell.text, cell.small] for cell in line] for line in table.lines],
     }
 
 
@@ -144,6 +143,6 @@ _QUESTIONS: dict[str, Callable[[Answers, Query], JsonObject]] = {
     "texts": lambda answers, query: answers.listed(query, _number(query, "page")),
     "text": lambda answers, query: answers.text(_number(query, "number")),
     "alignment": lambda answers, query: answers.alignment(_number(query, "number"), query.get("which", "")),
-    "tables": lambda answers, query: {"titles": answers.tables()},
-    "table": lambda answers, query: _shown(answers.table(query.get("title", ""), query)),
+    "tables": lambda answers, query: {"titles": list(answers.tables)},
+    "table": lambda answers, query: _shown(answers.table(query.get("title", ""))),
 }

@@ -106,23 +106,14 @@ async function showAlignment(entry, place, which) {
 async function showTable() {
   const title = find("title").value;
   if (!title) return;
-  const table = await ask("table", { ...filters(), title });
+  const table = await ask("table", { title });
   for (const format of ["csv", "latex", "markdown"])
-    find(format).href = `export?${new URLSearchParams({ ...filters(), title, format })}`;
-  const body = element("tbody", {});
-  let group = "";
-  for (const row of table.rows) {
-    if (row.group && row.group !== group) {
-      group = row.group;
-      body.append(element("tr", { class: "group" }, element("th", { colspan: table.columns.length, scope: "rowgroup" }, group)));
-    }
-    body.append(element("tr", {}, ...row.cells.map(([text, small, mark]) => element("td", {},
-      mark === "best" ? element("b", {}, text) : mark === "second" ? element("u", {}, text) : text,
-      ...(small ? [element("small", {}, small)] : [])))));
-  }
+    find(format).href = `export?${new URLSearchParams({ title, format })}`;
+  const body = element("tbody", {}, ...table.rows.map((cells) => element("tr", {}, ...cells.map(([text, small]) =>
+    element("td", {}, text, ...(small ? [element("small", {}, small)] : []))))));
   find("table").replaceChildren(element("h3", {}, table.title), element("div", { class: "scroll" }, element("table", {},
     element("thead", {}, element("tr", {}, ...table.columns.map((name) => element("th", { scope: "col" }, name)))), body)),
-  ...table.notes.map((note) => element("p", { class: "note" }, note)));
+  element("p", { class: "note" }, table.note));
 }
 
 async function start() {
@@ -136,16 +127,15 @@ async function start() {
   find("back").addEventListener("click", () => attempt(() => { page -= 1; return showTexts(); }));
   find("next").addEventListener("click", () => attempt(() => { page += 1; return showTexts(); }));
   find("title").addEventListener("change", () => attempt(showTable));
-  find("title").append(element("option", {}, "Texts found"));
   await filter();
   const { titles } = await ask("tables");
   find("title").replaceChildren(...titles.map((title) => element("option", {}, title)));
+  await showTable();
 }
 
 async function filter() {
   page = 0;
   await showTexts();
-  await showTable();
 }
 
 attempt(start);

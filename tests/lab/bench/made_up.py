@@ -37,7 +37,7 @@ class MadeUp:
             "version": 1, "name": name, "title": title, "recipe": 'title = "made up"\nseed = 3\n',
             "made": {"versions": {"alimark": "0.1.0", "python": "3.11.7"}, "machine": {"cores": 2}, "seed": seed,
                      "when": "2026-11-15 09:00", "seconds": {"generate": 812.25}},
-            "data": [], "rows": [], "human": [], "cost": [], "quality": [], "runtime": [], "null": {}, "examples": [],
+            "data": [], "rows": [], "human": [], "cost": [], "quality": [], "runtime": [], "examples": [],
             "paper": [],
         }  # fmt: skip
 
@@ -90,7 +90,6 @@ class MadeUp:
             "cosine": None if attack == "none" else estimate(0.87),
             "deltas": [] if attack == "none" else self.chance.normal(middle, 0.12, len(scores)).clip(0.1).tolist(),
             "scores": scores, "p_values": p_values, "statistic": "z",
-            "tpr_public": {"0.01": float(np.mean(np.array(scores) > 3.2)), "0.05": float(np.mean(np.array(scores) > 2.7))},
             "retried": 2 * failed, "kept": 0, "with_failures": None,
         }  # fmt: skip
 
@@ -152,8 +151,6 @@ def main_results() -> Results:
                     "seconds": 0.004 * count**slope,
                 }
             )
-    for size, spread in (("4", 0.06), ("8", 0.04), ("16", 0.03)):
-        made_up.results["null"][size] = made_up.chance.normal(0.4 + 0.02 * len(size), spread, 300).tolist()
     made_up.example("AliMark", "chat")
     made_up.example("PMark", "pegasus", marked=HOSTILE)
     made_up.results["paper"] = paper.values("main")

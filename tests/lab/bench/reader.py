@@ -68,8 +68,7 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if "td" in self.open and self.open[-1] not in ("tr", "tbody"):
-            mark = {"b": "*", "u": "_", "small": "|"}.get(self.open[-1], "")
-            self.tables[-1].rows[-1][-1] += mark + data
+            self.tables[-1].rows[-1][-1] += f"|{data}" if self.open[-1] == "small" else data
         elif "thead" in self.open and self.open[-1] == "th":
             self.tables[-1].headings.append(data)
         elif self.open and self.open[-1] in ("h1", "h2", "h3"):

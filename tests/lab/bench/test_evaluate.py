@@ -93,18 +93,19 @@ def test_an_attack_that_fails_on_every_text_is_reported(tmp_path: Path, capsys: 
     assert every["auroc"]["value"] == 0
     assert every["tpr"]["0.01"] is not None
     assert every["tpr"]["0.01"]["value"] == every["tpr_nominal"]["0.01"]["value"] == 0
-    overview = rates.overview(results)
-    assert "delete 1.0: 0.0% with rejected answers, 100.0% failed" in overview[0].note
-    place = [column.label for column in overview[0].columns].index("1")
-    assert [(line.cells[place].text, line.cells[place].small) for line in overview[0].lines] == [("–", "all 0.0")] * 2
-    for table in (*overview, *rates.details(results)):
-        assert all("AliMark" in export.export(table, form) for form in export.FORMATS)
+    [table] = rates.details(results)
+    labels = [column.label for column in table.columns]
+    lines = [line for line in table.lines if line[labels.index("attack")].text == "delete 1.0"]
+    assert [(line[labels.index("TPR@1%")].text, line[labels.index("TPR@1%")].small) for line in lines] == [
+        ("–", "all 0.0")
+    ] * 2
+    assert all("AliMark" in export.export(table, form) for form in export.FORMATS)
     _, text = write(tmp_path / "report", [results])
     assert "| – (all 0.0) |" in text.read_text("utf-8")
     _print_tables(results)
     assert "delete 1.0" in capsys.readouterr().out
     answers = Answers(Index(bench.workspace))
-    assert {answers.table(title, {}).title for title in answers.tables()}
+    assert len(answers.tables) == 2
 
 
 def test_where_every_attack_fails_the_rates_with_failures_remain(tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ def test_where_every_attack_fails_the_rates_with_failures_remain(tmp_path: Path)
     assert [(row["texts"], row["failed"]) for row in results["rows"]] == [(0, 4)]
     [table] = rates.details(results)
     places = {column.label: i for i, column in enumerate(table.columns)}
-    assert table.lines[0].cells[places["TPR@1%"]].small == "all 0.0"
+    assert table.lines[0][places["TPR@1%"]].small == "all 0.0"
     assert rates.summary(results) == "Texts by stand-in to prompts of manual."
     write(tmp_path / "report", [results])
 

@@ -1,4 +1,4 @@
-"""Perplexities against a plain loop and the loss of transformers, repetition, overlap and diversity."""
+"""Perplexities against a plain loop and the loss of transformers, repetition and diversity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alimark.errors import LLMError, MissingExtra
-from alimark.lab.bench.quality import Oracle, distinct, diversity, repetition, self_overlap, windows
+from alimark.lab.bench.quality import Oracle, distinct, diversity, repetition
 from tokenizing import byte_level_tokenizer
 
 PROMPT = "The mayor opened the bridge in the rain."
@@ -76,17 +76,14 @@ def _tokenizer(bos: str = "") -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
-def plain(oracle: Oracle, before: Sequence[int], ids: Sequence[int], context: int = 10**9) -> float:
-    """One token at a time, each behind what the windows let it see."""
+def plain(oracle: Oracle, before: Sequence[int], ids: Sequence[int]) -> float:
+    """One token at a time."""
     import torch
 
     whole, losses = [*before, *ids], []
     for at in range(max(1, len(before)), len(whole)):
-        start = 0
-        while at >= start + context:
-            start += context // 2
         with torch.inference_mode():
-            logits = oracle._model(torch.tensor([whole[start:at]])).logits[0, -1].double()
+            logits = oracle._model(torch.tensor([whole[:at]])).logits[0, -1].double()
         losses.append(-float(torch.log_softmax(logits, dim=0)[whole[at]]))
     return math.exp(sum(losses) / len(losses))
 
@@ -125,23 +122,14 @@ class TestPerplexity:
             loss = float(oracle._model(ids, labels=labels).loss)
         assert perplexities(oracle, [(PROMPT, TEXT)]) == pytest.approx([math.exp(loss)], rel=1e-4)
 
-    @pytest.mark.slow
-    def test_a_text_longer_than_the_context_is_read_in_windows(self, oracles: dict[str, Oracle], kind: str) -> None:
-        oracle, text = oracles[kind], " ".join([TEXT] * 3)
-        bos = [0] if kind == "llama" else []
-        for prompt in (PROMPT, " ".join([PROMPT] * 9)):
-            before, after = bos + encode(oracle, prompt), encode(oracle, " " + text)
-            assert len(after) > 1.5 * CONTEXT
-            values = perplexities(oracle, [(prompt, text)])
-            assert values == pytest.approx([plain(oracle, before, after, CONTEXT)], rel=1e-4)
-
-    def test_logits_are_computed_in_parts_where_memory_is_short(
-        self, oracles: dict[str, Oracle], kind: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        whole = perplexities(oracles[kind], PAIRS)
-        for most in (1, 7, 50):
-            monkeypatch.setattr(oracles[kind], "_most_tokens", most)
-            assert perplexities(oracles[kind], PAIRS) == pytest.approx(whole, rel=1e-4)
+    def test_a_text_longer_than_the_context_is_read_up_to_there(self, oracles: dict[str, Oracle], kind: str) -> None:
+        oracle = oracles[kind]
+        before = [0] * (kind == "llama") + encode(oracle, PROMPT)
+        after = encode(oracle, " " + " ".join([TEXT] * 3))
+        assert len(before + after) > CONTEXT
+        expected = plain(oracle, before, after[: CONTEXT - len(before)])
+        assert oracle.perplexity(PROMPT, " ".join([TEXT] * 3)) == pytest.approx(expected, rel=1e-4)
+        assert math.isnan(oracle.perplexity(" ".join([PROMPT] * 40), TEXT))
 
     def test_layout_around_a_text_does_not_count(self, oracles: dict[str, Oracle], kind: str) -> None:
         pairs = [(PROMPT, TEXT), (PROMPT + " ", TEXT), (PROMPT, f" {TEXT}\n\n")]
@@ -173,17 +161,6 @@ def test_without_transformers_it_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingExtra, match="transformers"):
         Oracle("smollm2-135m")
-
-
-@given(st.integers(0, 200), st.integers(1, 200), st.integers(2, 40))
-def test_windows_score_every_token_once(length: int, first: int, context: int) -> None:
-    scored: list[int] = []
-    for start, at, end in windows(length, first, context):
-        assert end - start <= context
-        assert at > start
-        assert start == 0 or at - start >= context // 2
-        scored += range(at, end)
-    assert scored == list(range(first, length))
 
 
 @pytest.mark.weights
@@ -220,13 +197,6 @@ class TestWords:
         runs = [words[i : i + n] for i in range(len(words) - n + 1)]
         before = sum(run in runs[:i] for i, run in enumerate(runs))
         assert repetition(text, n) == pytest.approx(before / len(runs) if runs else 0)
-
-    def test_overlap_by_hand(self) -> None:
-        texts = ["a b c d e", "x a b c d", "p q r s p q r s", "too short"]
-        assert self_overlap(texts) == pytest.approx((1 / 2 + 1 / 2 + 0) / 3)
-        assert self_overlap(["a b c d"] * 2) == 1
-        for nothing in ([], ["a b c d"], ["a b", "a b"]):
-            assert math.isnan(self_overlap(nothing))
 
     def test_a_run_has_words(self) -> None:
         with pytest.raises(ValueError, match="at least 1"):

@@ -91,7 +91,6 @@ def test_texts_are_ranked_by_the_statistic_of_the_recipe(tmp_path: Path) -> None
         field = {"p": "p_value"}.get(name, name)
         values = [float(record[field]) for record in detections]
         assert sorted(scores) == pytest.approx(sorted(-np.log10(values) if name == "p" else values))
-        assert all(set(row["tpr_public"]) == {"0.01", "0.05"} for row in result["rows"])
     assert results["z"]["rows"][0]["scores"] != results["score"]["rows"][0]["scores"]
     assert results["z"]["examples"] != results["score"]["examples"]
     assert results["z"]["rows"][0]["p_values"] == results["score"]["rows"][0]["p_values"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from alimark.lab.bench import export, rates
 from alimark.lab.bench.evaluate import evaluate
 from alimark.lab.bench.recipe_files import to_toml
 from alimark.lab.bench.results import save
-from alimark.lab.bench.tables import Column, Line, Table, TableCell
+from alimark.lab.bench.tables import Column, Table, TableCell
 from alimark.lab.bench.view.answers import Answers, word_diff
 from alimark.lab.bench.view.entries import Index
 from alimark.lab.bench.view.server import ViewServer
@@ -141,49 +140,18 @@ def test_word_diff_of_texts_without_spaces() -> None:
 # --- Tables
 
 
-def test_tables_of_the_filter_and_of_the_report(answers: Answers) -> None:
-    titles = answers.tables()
-    assert titles[0] == "Texts found"
-    assert any(title.startswith("small: TPR@") for title in titles)
-    table = answers.table("Texts found", {"attack": "delete 0.5", "verdict": "found"})
-    assert [column.label for column in table.columns] == ["watermark", "delete 0.5"]
-    assert table.unranked.startswith("Too few texts to rank")  # four of each
-
-
-def test_rejected_and_failed_texts_stand_in_the_table_of_texts_found(work: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(work, tmp_path / "work")
-    ids = {entry.scored.job.content.source for entry in Index(Workspace(work)).entries if entry.attack == "delete 0.5"}
-    first, second, *_ = sorted(ids)
-
-    def change(stage: str, changes: dict[str, dict[str, Any]]) -> None:
-        path = folder / "records" / f"{stage}.jsonl"
-        lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-        path.write_text("".join(json.dumps(line | changes.get(line["id"], {})) + "\n" for line in lines), "utf-8")
-
-    entries = Index(Workspace(work), fpr=1.0).entries
-    failed = next(entry for entry in entries if entry.scored.job.content.source == first)
-    change("attack", {first: {"rejected": 3, "failed": True}, second: {"rejected": 1}})
-    change("detect", {failed.scored.job.id: {"failed": True}})
-    answers = Answers(Index(Workspace(folder), fpr=1.0))
-    table = answers.table("Texts found", {})
-    assert "delete 0.5: 25.0% with rejected answers, 12.5% failed." in table.note
-    place = [column.label for column in table.columns].index("delete 0.5")
-    cells = {line.cells[0].text: line.cells[place] for line in table.lines}
-    cell = cells[failed.watermark]
-    assert (cell.text, cell.every) == ("100.0", 0.75)
-    assert cell.small.endswith("3 texts; all 75.0")
-    for form in export.FORMATS:
-        text = export.export(table, form).replace("\\%", "%")
-        assert "delete 0.5: 25.0% with rejected answers, 12.5% failed" in text
-        assert ("0.75" if form == "csv" else "all 75.0") in text
+def test_tables_of_the_report(answers: Answers) -> None:
+    assert list(answers.tables) == ["small: Detection by attack", "small: False positives on human texts"]
+    table = answers.table("small: Detection by attack")
+    assert [line[1].text for line in table.lines] == ["no attack"] * 2 + ["delete 0.5"] * 2 + ["insert 0.5"] * 2
 
 
 def test_csv_names_the_statistic_and_has_failures_as_misses() -> None:
     table = Table(
         "t",
         [Column("method", number=False), Column("chat"), Column("texts")],
-        [Line([TableCell("A"), TableCell("50.0", "x; all 40.0", 0.5, every=0.4), TableCell("9", value=9)]),
-         Line([TableCell("B"), TableCell("60.0", "x", 0.6), TableCell("8", value=8)])],
+        [[TableCell("A"), TableCell("50.0", "x; all 40.0", 0.5, every=0.4), TableCell("9", value=9)],
+         [TableCell("B"), TableCell("60.0", "x", 0.6), TableCell("8", value=8)]],
         note="Statistic: z.",
     )  # fmt: skip
     assert list(csv.reader(io.StringIO(export.to_csv(table)))) == [
@@ -196,21 +164,20 @@ def test_csv_names_the_statistic_and_has_failures_as_misses() -> None:
 def test_csv_has_numbers_and_no_formulas() -> None:
     table = Table(
         "t",
-        [Column("method", number=False), Column("chat", "TPR")],
-        [Line([TableCell("=1+1"), TableCell("50.0", "x", 0.5, interval=(0.25, 0.75))])],
+        [Column("method", number=False), Column("chat")],
+        [[TableCell("=1+1"), TableCell("50.0", "x", 0.5, interval=(0.25, 0.75))]],
     )
     rows = list(csv.reader(io.StringIO(export.to_csv(table))))
-    assert rows == [["method", "TPR chat", "TPR chat low", "TPR chat high"], ["'=1+1", "0.5", "0.25", "0.75"]]
+    assert rows == [["method", "chat", "chat low", "chat high"], ["'=1+1", "0.5", "0.25", "0.75"]]
 
 
 def test_latex_is_escaped_and_balanced() -> None:
     table = Table(
-        "Rates at 5% & more", [Column("a_b", number=False), Column("chat", "TPR"), Column("paper", "TPR")],
-        [Line([TableCell("x\\y"), TableCell("90.0", "80–95", 0.9, "best"), TableCell("1")], "set #1")], note="100% {of} texts",
+        "Rates at 5% & more", [Column("a_b", number=False), Column("chat"), Column("set #1")],
+        [[TableCell("x\\y"), TableCell("90.0", "80–95", 0.9, high=True), TableCell("1")]], note="100% {of} texts",
     )  # fmt: skip
     text = export.to_latex(table)
     assert r"\caption{Rates at 5\% \& more}" in text
-    assert r"\multicolumn{2}{c}{TPR}" in text
     assert r"x\textbackslash{}y & \textbf{90.0} {\scriptsize (80--95)} & 1 \\" in text
     assert r"set \#1" in text
     assert text.count("{") == text.count("}")
@@ -220,7 +187,7 @@ def test_a_report_table_in_all_formats() -> None:
     made_up = MadeUp()
     for method in ("PMark", "AliMark"):
         made_up.watermark(method, 5.0, {"chat": 0.5})
-    for table in (*rates.overview(made_up.results), *rates.details(made_up.results)):
+    for table in rates.details(made_up.results):
         texts = {form: export.export(table, form) for form in export.FORMATS}
         assert all("AliMark" in text and "chat" in text for text in texts.values())
         assert all("Statistic: the method's own z." in text for text in texts.values())
@@ -244,8 +211,8 @@ def test_only_with_the_token_and_the_own_host(answers: Answers) -> None:
         assert get(server, f"{page}../../etc/passwd")[0] == 404
         assert get(server, f"{page}text", number=10**9)[0] == 404
         assert get(server, f"{page}text", number="x")[0] == 400
-        assert get(server, f"{page}export", title="Texts found", format="exe")[0] == 400
-        status, headers, content = get(server, f"{page}export", title="Texts found", format="latex")
+        assert get(server, f"{page}export", title="small: Detection by attack", format="exe")[0] == 400
+        status, headers, content = get(server, f"{page}export", title="small: Detection by attack", format="latex")
         assert (status, b"\\toprule" in content) == (200, True)
         assert headers["Content-Disposition"] == 'attachment; filename="table.tex"'
         for file in ("view.js", "show.js", "style.css", "view.css", "icon.svg"):
@@ -279,7 +246,7 @@ def test_in_a_browser(answers: Answers) -> None:
             "request", lambda request: None if request.url.startswith(server.url) else complaints.append(request.url)
         )
         page.goto(server.url)
-        page.wait_for_selector("#title option:nth-child(2)", state="attached")
+        page.wait_for_selector("#table table")
         assert page.inner_text("#count") == "104 texts"
         assert page.locator("#texts tbody tr").count() == 50
         page.click("#next")
@@ -297,7 +264,7 @@ def test_in_a_browser(answers: Answers) -> None:
         playwright.expect(page.locator("#aligned .text span")).to_have_count(4)
         with page.expect_download() as download:
             page.click("#csv")
-        assert Path(download.value.path()).read_text().startswith("watermark,insert 0.5")
+        assert Path(download.value.path()).read_text().startswith("method,attack,TPR@5%")
         page.set_viewport_size({"width": 360, "height": 700})
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         opened.close()

@@ -31,7 +31,6 @@ from alimark.lab.bench.recipe_files import load as load_recipe
 from alimark.lab.bench.recipe_files import to_toml
 from alimark.lab.bench.results import ResultFigure, Results
 from alimark.lab.bench.run import Run
-from alimark.lab.bench.shape import REFERENCES
 from alimark.lab.bench.workspace import Workspace
 
 _LIBRARIES = ("numpy", "numba", "nupunkt", "scipy", "onnxruntime", "torch", "transformers", "xllamacpp")
@@ -306,12 +305,12 @@ def _quality(run: Run, records: Records, finished: bool) -> Iterator[results.Qua
                 by_kind.setdefault(kind, []).append(record)
         for kind, of_kind in by_kind.items():
             texts = (kind, _llm(cell), cell.data.name)
-            if kind in REFERENCES and texts in done:
+            if kind in ("human", "unmarked") and texts in done:
                 continue  # these texts are the same for every watermark
             done.add(texts)
             yield {
                 "method": kind, "llm": _llm(cell), "data": cell.data.name,
-                "grid": {} if kind in REFERENCES else cell.variant.grid,
+                "grid": {} if kind in ("human", "unmarked") else cell.variant.grid,
                 "oracle": cell.recipe.quality.oracle, "perplexity": [float(record["perplexity"]) for record in of_kind],
                 "distinct": _mean([record["distinct"] for record in of_kind]),
                 "repetition": _mean([record["repetition"] for record in of_kind]),

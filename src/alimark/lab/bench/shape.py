@@ -11,7 +11,6 @@ from alimark.lab.bench.metrics import TITLES
 from alimark.lab.bench.results import Human, JsonMapping, Results, Row
 
 NO_ATTACK = "none"
-REFERENCES = ("unmarked", "human")  # texts without a watermark that quality is compared with
 
 # The palette of Okabe and Ito, without yellow and black, which are hard to see on white and dark pages; then three colours that
 # people with deuteranopia or protanopia can tell from the others.
@@ -126,6 +125,6 @@ def negatives(results: Results, row: Row) -> list[float]:
 
 def colours(several: Sequence[Results]) -> dict[str, str]:
     """The colour of each method of all recipes, the same on the whole page."""
-    every = [results[part] for results in several for part in ("rows", "human", "cost", "quality", "runtime")]
-    methods = dict.fromkeys(row["method"] for part in every for row in part if row["method"] not in REFERENCES)
+    every = [results[part] for results in several for part in ("rows", "human", "cost", "runtime")]
+    methods = dict.fromkeys(row["method"] for part in every for row in part)
     return {method: PALETTE[i % len(PALETTE)] for i, method in enumerate(methods)}

@@ -134,14 +134,15 @@ def _soft_parameters(public: str) -> JsonObject:
     return Key.generate(secret=bytes(32), fitted=fitted, **given).parameters.to_json()
 
 
-def _data_set(name: str, settings: Data, most: int) -> DataSet:
-    return _loaded(name, settings.sentences, settings.short, most, settings.skip)
-
-
 @cache
-def _loaded(name: str, sentences: int, short: str, most: int, skip: int) -> DataSet:
+def _data_set(name: str, sentences: int, short: str, skip: int, most: int) -> DataSet:
     """A data set, read once: the points of a grid and the rows of a recipe share it."""
     return load_data(name, sentences, short=short, most=most, skip=skip)
+
+
+def _used(data: Data) -> int:
+    """The number of texts of each data set that are continued or scored."""
+    return max(data.human_texts, data.texts)
 
 
 class Plan:
@@ -168,21 +169,20 @@ class Plan:
 
     def data_set(self, name: str, recipe: Recipe) -> DataSet:
         """The prompts and human texts of a data set that the recipe uses."""
-        settings = recipe.data
-        return _data_set(name, settings, max(settings.human_texts, settings.texts))
+        data = recipe.data
+        return _data_set(name, data.sentences, data.short, data.skip, _used(data))
 
     def fit_set(self, name: str, recipe: Recipe) -> DataSet:
         """The texts of a data set of `[fit]`."""
-        return _data_set(name, recipe.data.model_copy(update={"skip": 0}), recipe.fit.texts)
+        return _data_set(name, recipe.data.sentences, recipe.data.short, 0, recipe.fit.texts)
 
     def lesson(self, watermark: WatermarkRow, name: str, recipe: Recipe) -> Lesson:
         """What the rows of a data set learn: from the data sets of `[fit]`, else from the texts after those that are used."""
-        settings = recipe.data
+        data, used = recipe.data, _used(recipe.data)
         if recipe.fit.sets:
             texts = [text for other in recipe.fit.sets for text in self.fit_set(other, recipe).human]
         else:
-            used = max(settings.human_texts, settings.texts)
-            texts = _data_set(name, settings, used + recipe.fit.texts).human[used:]
+            texts = _data_set(name, data.sentences, data.short, data.skip, used + recipe.fit.texts).human[used:]
         return Lesson(watermark.scheme, embedder_name(watermark), watermark.fit, texts)
 
     def _with_fitted(self, watermark: WatermarkRow, name: str, recipe: Recipe) -> WatermarkRow:

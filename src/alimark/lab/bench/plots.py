@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -135,22 +135,16 @@ class _Page:
         axes.set_ylim(-3, 103)
 
     def by_attack(
-        self, rows: Iterable[Row], kind: str, what: str, height: float = 2.0
+        self, rows: Sequence[Row], kind: str, what: str, height: float = 2.0
     ) -> Iterator[tuple[Sheet, list[Row], list[tuple[Axes, list[Row]]]]]:
         """For each group of texts a sheet with a panel for each attack, all rows of the group, and those of each panel."""
-        groups = shape.grouped(rows)
-        for number, (group, members) in enumerate(groups.items()):
+        for number, (group, members) in enumerate(shape.grouped(rows).items()):
             attacks = list(dict.fromkeys(row["attack"] for row in members))
-            sheet = Sheet(self.name(kind, number), _titled(what, group, groups), len(attacks), height=height)
+            sheet = Sheet(self.name(kind, number), ": ".join(filter(None, [what, group])), len(attacks), height=height)
             for axes, attack in zip(sheet.axes, attacks, strict=True):
                 sheet.head(axes, shape.attack_label(attack))
             panels = [[row for row in members if row["attack"] == attack] for attack in attacks]
             yield sheet, members, list(zip(sheet.axes, panels, strict=True))
-
-
-def _titled(what: str, group: shape.TextGroup, groups: Iterable[shape.TextGroup]) -> str:
-    label = shape.group_label(group, groups)
-    return f"{what}: {label}" if label else what
 
 
 def _level(level: str) -> str:
@@ -162,13 +156,12 @@ _FOUND = "marked texts found (%)"
 
 def _rates(page: _Page) -> Iterator[Plot]:
     """TPR against the rate of the attacks that have one; the rate 0 is no attack."""
-    groups = shape.grouped(page.results["rows"])
-    for number, (group, rows) in enumerate(groups.items()):
+    for number, (group, rows) in enumerate(shape.grouped(page.results["rows"]).items()):
         families = list(dict.fromkeys(shape.family(row) for row in rows if row["rate"] is not None))
         levels = [level for level in ("0.01", "0.05") if any(row["tpr"].get(level) for row in rows)]
         if not families or not levels:
             continue
-        title = _titled("Texts found against the rate of an attack", group, groups)
+        title = ": ".join(filter(None, ["Texts found against the rate of an attack", group]))
         sheet = Sheet(page.name("rates", number), title, len(families) * len(levels), columns=len(families))
         panels = [(level, name) for level in levels for name in families]
         for axes, (level, name) in zip(sheet.axes, panels, strict=True):

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from alimark.core._util.jsonl import Record
+from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.detection.stats.p_values import RandomKeys
 from alimark.core.embedding.base import Embedder
 from alimark.core.generation.api import Generation, GenerationSettings, Prompt, generate_many
@@ -38,7 +39,7 @@ from alimark.lab.bench.jobs import (
 )
 from alimark.lab.bench.models import Models, embedder_for, key_for, secret, settings_for
 from alimark.lab.bench.recipe import Recipe
-from alimark.lab.bench.workspace import STAGES, Stage, Workspace, scored
+from alimark.lab.bench.workspace import STAGES, Stage, Workspace
 
 if TYPE_CHECKING:
     from alimark.audit.replicas import Replicas
@@ -105,11 +106,11 @@ class Run(Plan):
 
     def is_finished(self, stage: Stage) -> bool:
         """Whether all records of a stage exist."""
-        jobs: dict[Stage, Iterable[Job[object]]] = {
-            "generate": self.generate_jobs(), "attack": self.attack_jobs(), "detect": self.detect_jobs(),
-            "quality": self.reading_jobs(),
+        jobs: dict[Stage, Callable[[], Iterable[Job[object]]]] = {
+            "generate": self.generate_jobs, "attack": self.attack_jobs, "detect": self.detect_jobs,
+            "quality": self.reading_jobs,
         }  # fmt: skip
-        ids = {job.id for job in jobs[stage]}
+        ids = {job.id for job in jobs[stage]()}
         return len(self.workspace.records(stage, ids)) == len(ids)
 
     def _make(
@@ -248,8 +249,12 @@ class Run(Plan):
             return {"failed": True, "error": "there is no text to score"}
         [answer] = load(self._key(job), embedder=embedder).detect_batch([text], settings, llm=llm)
         if isinstance(answer, AlimarkError):
-            self.progress.fault(f"detect: {answer}")
-        return scored(answer)
+            return self._failed("detect", answer)
+        record: Record = {"score": answer.score, "z": answer.z, "raw": answer.raw, "p_value": answer.p_value,
+                          "sentences": len(answer.sentences)}  # fmt: skip
+        if isinstance(answer, AlignedDetection) and answer.payload:
+            record["payload"] = answer.payload.record()
+        return record
 
     # Quality
 

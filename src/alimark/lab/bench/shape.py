@@ -29,21 +29,9 @@ class Variant:
     grid: tuple[tuple[str, str], ...]
 
     @property
-    def settings(self) -> list[str]:
-        """The settings of the grid, each with its name."""
-        return [f"{name.replace('_', ' ')} {value}" for name, value in self.grid]
-
-    @property
     def label(self) -> str:
-        return ", ".join(part for part in (self.method, self.detection, *self.settings) if part)
-
-
-@dataclass(frozen=True)
-class TextGroup:
-    """Texts by the same LLM for prompts of the same data set."""
-
-    llm: str
-    data: str
+        settings = [f"{name.replace('_', ' ')} {value}" for name, value in self.grid]
+        return ", ".join(part for part in (self.method, self.detection, *settings) if part)
 
 
 RowLike = TypeVar("RowLike", bound=JsonMapping)
@@ -55,27 +43,18 @@ def variant(row: JsonMapping) -> Variant:
     return Variant(row["method"], row.get("detection", ""), grid)
 
 
-def group(row: JsonMapping) -> TextGroup:
-    return TextGroup(row["llm"], row["data"])
-
-
 def variants(rows: Iterable[JsonMapping]) -> list[Variant]:
     """The different variants, in order of appearance."""
     return list(dict.fromkeys(variant(row) for row in rows))
 
 
-def grouped(rows: Iterable[RowLike]) -> dict[TextGroup, list[RowLike]]:
-    groups: dict[TextGroup, list[RowLike]] = {}
+def grouped(rows: Sequence[RowLike]) -> dict[str, list[RowLike]]:
+    """The rows by data set and LLM. A group has the names that differ between groups; with one group the name is empty."""
+    varied = [name for name in ("data", "llm") if len({row[name] for row in rows}) > 1]
+    groups: dict[str, list[RowLike]] = {}
     for row in rows:
-        groups.setdefault(group(row), []).append(row)
+        groups.setdefault(" · ".join(filter(None, (row[name] for name in varied))), []).append(row)
     return groups
-
-
-def group_label(group: TextGroup, groups: Iterable[TextGroup]) -> str:
-    """Data set and LLM of a group, as far as the groups differ in them."""
-    every = set(groups)
-    parts = [(group.data, {other.data for other in every}), (group.llm, {other.llm for other in every})]
-    return " · ".join(part for part, all_parts in parts if part and len(all_parts) > 1)
 
 
 def shown(value: object) -> str:
@@ -97,21 +76,14 @@ def family(row: Row) -> str:
     return " ".join(word for word in row["attack"].split() if word not in rates)
 
 
-def statistics(rows: Iterable[JsonMapping]) -> dict[str, list[str]]:
-    """The methods by the statistic that they are ranked by. One may be under several, since each data set has its own."""
+def statistic_note(rows: Iterable[JsonMapping]) -> str:
+    """A sentence that names the statistic behind the figures of a table. A method may have one for each data set."""
     methods: dict[str, dict[str, None]] = {}
     for row in rows:
-        methods.setdefault(row["statistic"], {})[row["method"]] = None
-    return {statistic: list(names) for statistic, names in methods.items()}
-
-
-def statistic_note(rows: Iterable[JsonMapping]) -> str:
-    """A sentence that names the statistic behind the figures of a table."""
-    methods = statistics(rows)
+        methods.setdefault(TITLES[row["statistic"]], {})[row["method"]] = None
     if len(methods) == 1:
-        return f"Statistic: {TITLES[next(iter(methods))]}."
-    parts = [f"{TITLES[name]} for {', '.join(members)}" for name, members in methods.items()]
-    return f"Statistic: {'; '.join(parts)}."
+        return f"Statistic: {next(iter(methods))}."
+    return f"Statistic: {'; '.join(f'{title} for ' + ', '.join(members) for title, members in methods.items())}."
 
 
 def negatives(results: Results, row: Row) -> list[float]:

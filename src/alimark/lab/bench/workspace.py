@@ -23,11 +23,9 @@ from numpy.typing import NDArray
 
 from alimark.core._util.files import write_whole
 from alimark.core._util.jsonl import JsonlWriter, Record, read_jsonl
-from alimark.core.detection.aligned_results import AlignedDetection
-from alimark.core.detection.results import Detection
 from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.precision import precision_of
-from alimark.errors import AlimarkError, RecordError
+from alimark.errors import RecordError
 
 Stage = Literal["generate", "attack", "detect", "quality"]
 STAGES: tuple[Stage, ...] = get_args(Stage)  # in the order in which they run
@@ -37,17 +35,6 @@ def digest(inputs: Mapping[str, object]) -> str:
     """The id of the record that is made from these inputs."""
     text = json.dumps(inputs, sort_keys=True, ensure_ascii=False, allow_nan=False, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24]
-
-
-def scored(answer: Detection | AlimarkError) -> Record:
-    """The fields of a detection that are recorded."""
-    if isinstance(answer, AlimarkError):
-        return {"failed": True, "error": str(answer)}
-    record: Record = {"score": answer.score, "z": answer.z, "raw": answer.raw, "p_value": answer.p_value,
-                      "sentences": len(answer.sentences)}  # fmt: skip
-    if isinstance(answer, AlignedDetection) and answer.payload:
-        record["payload"] = answer.payload.record()
-    return record
 
 
 class Workspace:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
 from threading import Lock
-from typing import Literal
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.detection.aligned_results import AlignedDetection
@@ -41,12 +40,11 @@ class Answers:
 
     def choices(self) -> JsonObject:
         """What the page needs when it opens: the values of the filters and the number of texts."""
-        folder = str(self.index.workspace.folder)
         return {
             "fields": self.index.choices(),
             "texts": len(self.index.entries),
             "fpr": self.index.fpr,
-            "folder": folder,
+            "folder": str(self.index.workspace.folder),
         }
 
     def listed(self, filters: Mapping[str, str], page: int) -> JsonObject:
@@ -138,18 +136,9 @@ _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|\w+|[^\w\s]|\s+")
 _LONG = 5_000
 """Words from which on frequent words are not used to find equal passages: comparing all of them takes quadratic time."""
 
-Kind = Literal["same", "removed", "added"]
 
-
-def word_diff(before: str, after: str) -> list[tuple[Kind, str]]:
-    """The passages that two texts share, and those that only one of them has.
-
-    Args:
-        before: The first text.
-        after: The second text.
-
-    Returns:
-        The passages in order. Those of the kinds same and removed make up the first text, same and added the second.
+def word_diff(before: str, after: str) -> list[tuple[str, str]]:
+    """The passages of two texts: those of the kinds same and removed make up the first, same and added the second.
 
     Example:
         >>> word_diff("the old door", "the red door")
@@ -157,12 +146,9 @@ def word_diff(before: str, after: str) -> list[tuple[Kind, str]]:
     """
     first, second = _WORD.findall(before), _WORD.findall(after)
     matcher = SequenceMatcher(None, first, second, autojunk=max(len(first), len(second)) > _LONG)
-    passages: list[tuple[Kind, str]] = []
+    passages: list[tuple[str, str]] = []
     for kind, start, stop, other_start, other_stop in matcher.get_opcodes():
-        if kind == "equal":
-            passages.append(("same", "".join(first[start:stop])))
-        else:
-            removed, added = "".join(first[start:stop]), "".join(second[other_start:other_stop])
-            passages += [("removed", removed)] * bool(removed)
-            passages += [("added", added)] * bool(added)
+        removed, added = "".join(first[start:stop]), "".join(second[other_start:other_stop])
+        pieces = [("same", removed)] if kind == "equal" else [("removed", removed), ("added", added)]
+        passages += [(name, words) for name, words in pieces if words]
     return passages

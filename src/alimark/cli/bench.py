@@ -134,8 +134,7 @@ def view(
     """  # fmt: skip
     import webbrowser
 
-    from alimark.lab.bench.view.answers import Answers
-    from alimark.lab.bench.view.entries import Index
+    from alimark.lab.bench.view.answers import Answers, Index
     from alimark.lab.bench.view.server import ViewServer
     from alimark.lab.bench.workspace import Workspace
 

@@ -18,8 +18,7 @@ from alimark.lab.bench.recipe_files import to_toml
 from alimark.lab.bench.report import write
 from alimark.lab.bench.results import save
 from alimark.lab.bench.run import Run
-from alimark.lab.bench.view.answers import Answers
-from alimark.lab.bench.view.entries import Index
+from alimark.lab.bench.view.answers import Answers, Index
 from alimark.lab.bench.workspace import Stage, Workspace
 from alimark.testing import StandInEmbedder
 from commands import Run as Command

@@ -23,8 +23,7 @@ from alimark.lab.bench.evaluate import evaluate
 from alimark.lab.bench.recipe_files import to_toml
 from alimark.lab.bench.results import save
 from alimark.lab.bench.tables import Column, Table, TableCell
-from alimark.lab.bench.view.answers import Answers, word_diff
-from alimark.lab.bench.view.entries import Index
+from alimark.lab.bench.view.answers import Answers, Index, word_diff
 from alimark.lab.bench.view.server import ViewServer
 from alimark.lab.bench.workspace import Workspace
 from browsers import browser

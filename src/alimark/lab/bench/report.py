@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module, resources
 from pathlib import Path
+from typing import NamedTuple
 
 from alimark.core._util.files import write_whole
 from alimark.errors import MissingExtra
@@ -40,8 +41,7 @@ class Code:
 Part = Table | Plot | Example | Code
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     slug: str
     title: str
     parts: Sequence[Part]
@@ -67,15 +67,15 @@ def write(folder: Path, results: Sequence[Results]) -> tuple[Path, Path]:
     palette = colours(results)
     chapters = [_chapter(recipe, slug, palette) for recipe, slug in zip(results, _slugs(results), strict=True)]
     page, text = html(chapters, palette), markdown(chapters)
-    parts = [part for chapter in chapters for section in chapter.sections for part in section.parts]
-    for part in parts:
-        if isinstance(part, Plot):
-            (folder / _PLOTS).mkdir(parents=True, exist_ok=True)
-            write_whole(folder / _PLOTS / f"{part.name}.svg", part.svg)
-    folder.mkdir(parents=True, exist_ok=True)
+    plots_of_page = [
+        part for chapter in chapters for _, _, parts in chapter.sections for part in parts if isinstance(part, Plot)
+    ]
+    (folder / _PLOTS if plots_of_page else folder).mkdir(parents=True, exist_ok=True)
+    for plot in plots_of_page:
+        write_whole(folder / _PLOTS / f"{plot.name}.svg", plot.svg)
     written = folder / "report.html", folder / "report.md"
-    write_whole(written[0], page.encode("utf-8", "replace"))
-    write_whole(written[1], text.encode("utf-8", "replace"))
+    for path, content in zip(written, (page, text), strict=True):
+        write_whole(path, content.encode("utf-8", "replace"))
     return written
 
 
@@ -84,26 +84,26 @@ def _slugs(results: Sequence[Results]) -> list[str]:
     slugs: list[str] = []
     for recipe in results:
         base = re.sub(r"[^a-z0-9]+", "-", recipe["name"].lower()).strip("-") or "recipe"
-        number = next(n for n in range(1, len(slugs) + 2) if (f"{base}-{n}" if n > 1 else base) not in slugs)
-        slugs.append(f"{base}-{number}" if number > 1 else base)
+        names = (base, *(f"{base}-{number}" for number in range(2, len(results) + 1)))
+        slugs.append(next(name for name in names if name not in slugs))
     return slugs
 
 
 def _chapter(results: Results, slug: str, palette: dict[str, str]) -> Chapter:
     drawn = plots.draw(results, palette, slug)
     recipe = [Code("The recipe with every setting", results["recipe"])] if results["recipe"].strip() else []
-    parts: dict[str, tuple[str, list[Part]]] = {
-        "detection": ("Detection", [*rates.details(results), *drawn["detection"]]),
-        "attacks": ("Changes by the attacks", [*drawn["attacks"]]),
-        "human": ("Human texts", [*tables.human(results)]),
-        "quality": ("Quality", [*tables.quality(results)]),
-        "cost": ("Cost", [*tables.cost(results)]),
-        "runtime": ("Runtime", [*tables.runtime(results)]),
-        "data": ("Data", [*tables.data(results)]),
-        "examples": ("Examples", [*results["examples"]]),
-        "made": ("Settings and versions", [*tables.made(results), *recipe]),
-    }
-    sections = [Section(f"{slug}-{name}", title, content) for name, (title, content) in parts.items() if content]
+    parts: list[tuple[str, str, Sequence[Part]]] = [
+        ("detection", "Detection", [*rates.details(results), *drawn["detection"]]),
+        ("attacks", "Changes by the attacks", drawn["attacks"]),
+        ("human", "Human texts", tables.human(results)),
+        ("quality", "Quality", tables.quality(results)),
+        ("cost", "Cost", tables.cost(results)),
+        ("runtime", "Runtime", tables.runtime(results)),
+        ("data", "Data", tables.data(results)),
+        ("examples", "Examples", results["examples"]),
+        ("made", "Settings and versions", [*tables.made(results), *recipe]),
+    ]
+    sections = [Section(f"{slug}-{name}", title, content) for name, title, content in parts if content]
     return Chapter(slug, results["title"] or results["name"], rates.summary(results), sections)
 
 
@@ -155,10 +155,7 @@ def markdown(chapters: Sequence[Chapter]) -> str:
     level = "##" if several else "#"
     for chapter in chapters:
         blocks += [f'<a id="{chapter.slug}"></a>'] * several
-        blocks += [
-            f"{level} {in_markdown(chapter.title)}",
-            *([in_markdown(chapter.summary)] if chapter.summary else []),
-        ]
+        blocks += filter(None, [f"{level} {in_markdown(chapter.title)}", in_markdown(chapter.summary)])
         for section in chapter.sections:
             blocks += [f"{level}# {in_markdown(section.title)}", *(_in_markdown(part) for part in section.parts)]
     return "\n\n".join(blocks) + "\n"

@@ -47,9 +47,9 @@ def needs(recipe: Recipe, run: Run | None = None) -> Needs:
         needed.narrow(run)
     for point in points:
         needed.named_models(point)
-        for watermark in point.watermark:
+        for watermark in point.watermark if needed.stages & {"generate", "detect"} else ():
             needed.watermark(watermark, point)
-        for attack in attacks(point):
+        for attack in attacks(point) if "attack" in needed.stages else ():
             needed.attack(attack)
     return needed
 
@@ -87,6 +87,9 @@ class Needs:
         for library, extra in libraries:
             self.check(f"library {library}, for {user}", _need, library, extra)
 
+    def llm(self, name: str) -> bool:
+        return self.check(f"language model {name}", check_llm, name)
+
     def narrow(self, run: Run) -> None:
         """Leave out the stages and attacks whose records all exist."""
         self.stages = {stage for stage in STAGES if not run.is_finished(stage)}
@@ -99,12 +102,12 @@ class Needs:
     def named_models(self, point: Recipe) -> None:
         """Check the models that are named outside the rows of watermarks and attacks."""
         if point.writes and "generate" in self.stages:
-            self.check(f"language model {point.llm.name}", check_llm, point.llm.name)
+            self.llm(point.llm.name)
             if device := str(point.llm.options.get("device", "")):
                 self.check(f"device {device}", _check_device, device)
         for detection in point.detection if "detect" in self.stages else ():
             if detection.llm:
-                self.check(f"language model {detection.llm}", check_llm, detection.llm)
+                self.llm(detection.llm)
         if point.quality.oracle and "quality" in self.stages:
             self.libraries("perplexity", _TORCH)
             self.check(f"oracle {point.quality.oracle}", store.check, point.quality.oracle)
@@ -115,8 +118,6 @@ class Needs:
 
     def watermark(self, watermark: WatermarkRow, point: Recipe) -> None:
         """Check what the keys of a row need."""
-        if not self.stages & {"generate", "detect"}:
-            return
         if not self.check(f"scheme {watermark.scheme}", scheme, watermark.scheme):
             return
         kind, label = parameters_class(watermark.scheme), watermark.label
@@ -161,13 +162,11 @@ class Needs:
 
     def attack(self, attack: OneAttack) -> None:
         """Check what the steps of an attack need."""
-        for step in attack.steps if "attack" in self.stages else ():
-            if step.label in self.finished:
-                continue
+        for step in (step for step in attack.steps if step.label not in self.finished):
             loaded = load_attack(step.name, **step.settings)
             self.libraries(f"the attack {step.name}", loaded.libraries)
             for llm in loaded.llms:
-                self.check(f"language model {llm}", check_llm, llm)
+                self.llm(llm)
             for model in loaded.models if not loaded.llms else ():
                 self.check(f"model {model}, of the attack {step.name}", store.check, model)
 

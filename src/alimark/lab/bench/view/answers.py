@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
 from threading import Lock
-from typing import Literal
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.detection.aligned_results import AlignedDetection
@@ -26,9 +25,6 @@ from alimark.lab.bench.shape import NO_ATTACK, attack_label, shown
 from alimark.lab.bench.tables import Table
 from alimark.lab.bench.workspace import Workspace
 
-Verdict = Literal["found", "not found", "failed"]
-"""Found: the p-value is at most the false-positive rate. Failed: the attack or the detection failed."""
-
 HUMAN_TEXT = "human text"  # stands in place of an attack where a human text was scored
 
 FIELDS = ("recipe", "data", "watermark", "attack", "verdict")  # what texts can be filtered by
@@ -42,7 +38,7 @@ class ListedText:
     records: Records
     attack: str
     scored: ScoredText
-    verdict: Verdict
+    verdict: str  # found: the p-value is at most the false-positive rate; failed: the attack or the detection failed
 
     @property
     def cell(self) -> Cell:
@@ -93,8 +89,9 @@ class Index:
                 ]
                 for attack, texts in [*every, (HUMAN_TEXT, records.human(cell, detection))]:
                     for scored in texts:
-                        hit = not scored.failed and scored.score["p_value"] <= self.fpr
-                        verdict: Verdict = "failed" if scored.failed else "found" if hit else "not found"
+                        verdict = "failed"
+                        if not scored.failed:
+                            verdict = "found" if scored.score["p_value"] <= self.fpr else "not found"
                         yield ListedText(name, records, attack, scored, verdict)
 
     def choices(self) -> dict[str, list[str]]:

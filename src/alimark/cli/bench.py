@@ -253,10 +253,10 @@ class StageBar(RunProgress):
         self._name, self._total, self._done = name, total, done
         self._task = self._progress.add_task(name, total=total, completed=done) if total else None
 
-    def step(self, count: int = 1) -> None:
-        self._done += count
+    def step(self) -> None:
+        self._done += 1
         if self._task is not None:
-            self._progress.advance(self._task, count)
+            self._progress.advance(self._task)
         self._ticker.tick(f"{self._name}: {self._done} of {self._total}")
 
     def fault(self, message: str) -> None:

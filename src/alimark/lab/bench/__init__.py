@@ -18,8 +18,8 @@ class RunProgress:
     def stage(self, name: str, total: int, done: int) -> None:
         """Begin a stage of `total` jobs, of which `done` were finished by an earlier run."""
 
-    def step(self, count: int = 1) -> None:
-        """Count finished jobs."""
+    def step(self) -> None:
+        """Count a finished job."""
 
     def fault(self, message: str) -> None:
         """Say why a job failed."""

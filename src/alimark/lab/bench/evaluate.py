@@ -260,11 +260,7 @@ class _Detector:
 
 def _where(cell: Cell, detection: DetectionRow | None) -> results.Where:
     return {"method": cell.watermark.label, "detection": detection.label if detection else "",
-            "llm": _llm(cell), "data": cell.data.name, "grid": cell.variant.grid}  # fmt: skip
-
-
-def _llm(cell: Cell) -> str:
-    return cell.recipe.llm.label or cell.recipe.llm.name
+            "llm": cell.recipe.llm.shown, "data": cell.data.name, "grid": cell.variant.grid}  # fmt: skip
 
 
 def _estimate(estimate: metrics.Estimate) -> ResultFigure:
@@ -288,8 +284,7 @@ def _shares(p_values: Sequence[float]) -> dict[str, ResultFigure]:
 
 def _cost(cell: Cell, records: Records) -> list[results.Cost]:
     texts = [records.texts.get(records.run.source(cell, item), {}) for item in cell.items]
-    costs = [record["cost"] for record in texts if "cost" in record]
-    if not costs:
+    if not (costs := [record["cost"] for record in texts if "cost" in record]):
         return []
     tokens, seconds = (float(np.mean([cost[name] for cost in costs])) for name in ("tokens", "seconds"))
     return [{**_where(cell, None), "texts": len(costs), "tokens": tokens, "seconds": seconds}]
@@ -304,12 +299,12 @@ def _quality(run: Run, records: Records, finished: bool) -> Iterator[results.Qua
             if "perplexity" in record:
                 by_kind.setdefault(kind, []).append(record)
         for kind, of_kind in by_kind.items():
-            texts = (kind, _llm(cell), cell.data.name)
+            texts = (kind, cell.recipe.llm.shown, cell.data.name)
             if kind in ("human", "unmarked") and texts in done:
                 continue  # these texts are the same for every watermark
             done.add(texts)
             yield {
-                "method": kind, "llm": _llm(cell), "data": cell.data.name,
+                "method": kind, "llm": cell.recipe.llm.shown, "data": cell.data.name,
                 "grid": {} if kind in ("human", "unmarked") else cell.variant.grid,
                 "oracle": cell.recipe.quality.oracle, "perplexity": [float(record["perplexity"]) for record in of_kind],
                 "distinct": _mean([record["distinct"] for record in of_kind]),

@@ -32,10 +32,8 @@ def to_csv(table: Table) -> str:
     for i, column in enumerate(table.columns):
         cells, name = [line[i] for line in table.lines], _safe(column.label)
         columns.append([name, *(_figure(cell.value, cell.text) for cell in cells)])
-        if any(cell.interval for cell in cells):
-            for place, end in enumerate(("low", "high")):
-                ends = (cell.interval[place] if cell.interval else None for cell in cells)
-                columns.append([f"{name} {end}", *map(_figure, ends)])
+        for place, end in enumerate(("low", "high")) if any(cell.interval for cell in cells) else ():
+            columns.append([f"{name} {end}", *(_figure(cell.interval and cell.interval[place]) for cell in cells)])
         if any(cell.every is not None for cell in cells):
             with_failed = (cell.value if cell.every is None else cell.every for cell in cells)
             columns.append([f"{name}, failed as misses", *map(_figure, with_failed)])

@@ -59,11 +59,7 @@ class Lesson:
             self._call(kind.check_fit, self.texts)
 
     def learn(self, models: Models) -> Fitted:
-        """Learn what the keys of the scheme need.
-
-        Raises:
-            AlimarkError: There are too few texts, an option is unknown, or a library is missing.
-        """
+        """Learn what the keys of the scheme need; raises AlimarkError if `check` does, or if a library is missing."""
         self.check()
         kind: Any = scheme(self.scheme)
         fitted: Fitted = self._call(kind.fit, self.texts, models.embedder(self.embedder))
@@ -132,21 +128,17 @@ def key_for(watermark: WatermarkRow, secret_bytes: bytes, models: Models) -> Key
 
     Where the watermark has payloads, the key carries one that follows from its secret.
     """
-    public = dict(watermark.key)
-    embedder = embedder_for(watermark, models)
-    public.pop("embedder", None)
+    public: dict[str, Any] = {**watermark.key, "embedder": embedder_for(watermark, models)}
     if "fitted" in public:
         public["fitted"] = models.fitted(str(public["fitted"]))
-    key = Key.generate(secret=secret_bytes, scheme=watermark.scheme, embedder=embedder, **public)
+    key = Key.generate(secret=secret_bytes, scheme=watermark.scheme, **public)
     number = int.from_bytes(key.stream("bench payload", 4), "big")
     return key.carrying(number % key.payload_code.count) if key.payload_bits else key
 
 
 def embedder_for(watermark: WatermarkRow, models: Models) -> Embedder | None:
     """The embedder of a watermark's keys; None if the scheme does not embed."""
-    if not parameters_class(watermark.scheme).embeds:
-        return None
-    return models.embedder(embedder_name(watermark))
+    return models.embedder(embedder_name(watermark)) if parameters_class(watermark.scheme).embeds else None
 
 
 def embedder_name(watermark: WatermarkRow) -> str:

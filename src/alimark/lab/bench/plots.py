@@ -41,13 +41,7 @@ class Plot:
 
 
 def draw(results: Results, colours: Mapping[str, str], prefix: str) -> dict[str, list[Plot]]:
-    """All plots that the results have data for, by the section that they belong to.
-
-    Args:
-        results: The results of a recipe.
-        colours: The colour of each method.
-        prefix: The start of the plots' names.
-    """
+    """All plots that the results have data for, by section; their names begin with `prefix`."""
     from matplotlib import style
 
     page = _Page(results, colours, prefix)
@@ -75,16 +69,12 @@ class Sheet:
         for spare in list(grid.flat)[count:]:
             spare.remove()
         self.figure.suptitle("\n".join(lines), x=0.01, ha="left")
-        self._legend: dict[str, Any] = {}
+        self.legend: dict[str, Any] = {}  # the line of each label
 
     def head(self, axes: Axes, text: str) -> None:
         """Set the title of a panel, in at most two lines."""
         lines = textwrap.wrap(text, max(12, int(self.width / self.columns * 11)))
         axes.set_title("\n".join(lines[:2]) + ("…" if len(lines) > 2 else ""), loc="left")
-
-    def explain(self, label: str, handle: object) -> None:
-        """Add an entry to the legend, once for each label."""
-        self._legend.setdefault(label, handle)
 
     def finish(self, x: str, y: str, caption: str) -> Plot:
         """Label the x axis of the lowest panel in each column and all y axes, and save the figure."""
@@ -92,11 +82,11 @@ class Sheet:
             axes.set_xlabel(x)
             axes.tick_params(labelbottom=True)  # matplotlib labels only the last row if axes are shared
         self.figure.supylabel(y, fontsize=9)
-        if self._legend:
-            labels = [f" {label}" for label in self._legend]  # matplotlib leaves out labels that begin with _
+        if self.legend:
+            labels = [f" {label}" for label in self.legend]  # matplotlib leaves out labels that begin with _
             columns = max(1, min(len(labels), int(self.width * 12 / (max(map(len, labels)) + 6))))
             self.figure.set_figheight(self.figure.get_figheight() + 0.2 * -(-len(labels) // columns))
-            self.figure.legend(list(self._legend.values()), labels, loc="outside lower center", ncols=columns)
+            self.figure.legend(list(self.legend.values()), labels, loc="outside lower center", ncols=columns)
         file = io.BytesIO()
         self.figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
         return Plot(self.name, self.title, caption, file.getvalue())
@@ -110,8 +100,10 @@ class _Page:
     colours: Mapping[str, str]
     prefix: str
 
-    def name(self, kind: str, number: int = 0) -> str:
-        return f"{self.prefix}-{kind}" + (f"-{number}" if number else "")
+    def sheet(self, kind: str, number: int, title: str, group: str, count: int, **look: Any) -> Sheet:
+        """A sheet with so many panels for the group of texts with this number."""
+        name = f"{self.prefix}-{kind}" + (f"-{number}" if number else "")
+        return Sheet(name, f"{title}: {group}" if group else title, count, **look)
 
     def line(self, compared: shape.Variant, among: Sequence[shape.Variant], marker: bool = True) -> Style:
         """Matplotlib's options for a line: a colour and a marker for each method, dashes for its variants."""
@@ -131,7 +123,7 @@ class _Page:
         value, low, high = (100 * np.array([figure[end] for figure in figures]) for end in ("value", "low", "high"))
         reach = np.abs([value - low, high - value])
         bars = axes.errorbar(x, value, yerr=reach, capsize=2, elinewidth=0.9, **self.line(compared, among))
-        sheet.explain(compared.label, bars)
+        sheet.legend.setdefault(compared.label, bars)
         axes.set_ylim(-3, 103)
 
     def by_attack(
@@ -140,7 +132,7 @@ class _Page:
         """For each group of texts a sheet with a panel for each attack, all rows of the group, and those of each panel."""
         for number, (group, members) in enumerate(shape.grouped(rows).items()):
             attacks = list(dict.fromkeys(row["attack"] for row in members))
-            sheet = Sheet(self.name(kind, number), ": ".join(filter(None, [what, group])), len(attacks), height=height)
+            sheet = self.sheet(kind, number, what, group, len(attacks), height=height)
             for axes, attack in zip(sheet.axes, attacks, strict=True):
                 sheet.head(axes, shape.attack_label(attack))
             panels = [[row for row in members if row["attack"] == attack] for attack in attacks]
@@ -161,9 +153,9 @@ def _rates(page: _Page) -> Iterator[Plot]:
         levels = [level for level in ("0.01", "0.05") if any(row["tpr"].get(level) for row in rows)]
         if not families or not levels:
             continue
-        title = ": ".join(filter(None, ["Texts found against the rate of an attack", group]))
-        sheet = Sheet(page.name("rates", number), title, len(families) * len(levels), columns=len(families))
         panels = [(level, name) for level in levels for name in families]
+        title = "Texts found against the rate of an attack"
+        sheet = page.sheet("rates", number, title, group, len(panels), columns=len(families))
         for axes, (level, name) in zip(sheet.axes, panels, strict=True):
             for compared in shape.variants(rows):
                 points = {
@@ -222,7 +214,7 @@ def _roc(page: _Page) -> Iterator[Plot]:
                 false, true = metrics.roc(row["scores"], humans)
                 look = page.line(shape.variant(row), among, marker=False)
                 (line,) = axes.plot(100 * np.maximum(false, least), 100 * true, **look)
-                sheet.explain(shape.variant(row).label, line)
+                sheet.legend.setdefault(shape.variant(row).label, line)
             chance = np.geomspace(floor, 1, 60)
             axes.plot(100 * chance, 100 * chance, color=shape.GREY, linestyle=":", linewidth=1)
             axes.set_xscale("log")
@@ -245,7 +237,7 @@ def _deltas(page: _Page) -> Iterator[Plot]:
                 look = page.line(compared, among, marker=False)
                 counts, _ = np.histogram(np.clip(row["deltas"], 0.26, 2.04), edges)
                 bars = axes.stairs(100 * counts / len(row["deltas"]), edges, linewidth=1.4, **look)
-                sheet.explain(compared.label, bars)
+                sheet.legend.setdefault(compared.label, bars)
             axes.set_xticks([0.5, 1, 1.5, 2])
         caption = "Values beyond the ends of the axis are counted at its ends."
         yield sheet.finish("sentences after / before", "share of texts (%)", caption)

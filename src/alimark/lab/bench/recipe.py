@@ -98,6 +98,10 @@ class Llm(_Part):
     options: dict[str, Any] = {}  # options of the engine, such as { device = "cuda" }
 
     @property
+    def shown(self) -> str:
+        return self.label or self.name
+
+    @property
     def sampling(self) -> JsonObject:
         """The sampling settings that the recipe gives."""
         given = self.model_dump(exclude={"name", "label", "options"})

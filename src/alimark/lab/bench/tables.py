@@ -133,8 +133,9 @@ def human(results: Results) -> list[Table]:
     columns = [Column("texts"), Column("keys"), Column("mean statistic"), *(Column(f"p ≤ {level}") for level in levels)]
 
     def cells(row: Human) -> list[TableCell]:
-        shares = [_false_positives(row["false_positives"].get(level), float(level)) for level in levels]
-        return [number(row["texts"]), number(row["keys"]), spread(row["scores"]), *shares]
+        shares = [(row["false_positives"].get(level), float(level)) for level in levels]
+        high = [replace(estimated(share), high=share is not None and share["low"] > level) for share, level in shares]
+        return [number(row["texts"]), number(row["keys"]), spread(row["scores"]), *high]
 
     note = (
         "Share of human scores at or below each p-value, in percent, with 95% intervals. It should not exceed the p-value. "
@@ -142,11 +143,6 @@ def human(results: Results) -> list[Table]:
         f"{shape.statistic_note(results['human'])}"
     )
     return described("False positives on human texts", results["human"], columns, cells, note)
-
-
-def _false_positives(share: ResultFigure | None, level: float) -> TableCell:
-    cell = estimated(share)
-    return replace(cell, high=True) if share and share["low"] > level else cell
 
 
 def quality(results: Results) -> list[Table]:

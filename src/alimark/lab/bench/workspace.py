@@ -121,10 +121,7 @@ class KeptVectors:
             self._file.write(rows.tobytes())
             self._file.flush()
             self._add(rows)
-        vectors = np.empty((len(texts), self.dimension), np.float32)
-        for i, key in enumerate(keys):
-            vectors[i] = self._at[key]
-        return vectors
+        return np.array([self._at[key] for key in keys], np.float32).reshape(len(keys), self.dimension)
 
     def __enter__(self) -> KeptVectors:
         return self

@@ -16,7 +16,7 @@ from services import Running, serving
 from test_upstream import completions
 
 from alimark.core._util.fair_pool import FairPool, FairQueue
-from alimark.core._util.work import TimedFuture, Working
+from alimark.core._util.work import TimedFuture, working
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.llm.base import Draw, Sampling, StopCondition
 from alimark.core.llm.openai import OpenAI
@@ -160,7 +160,7 @@ def test_rewritings_of_one_token_leave_a_thread_to_others() -> None:
 
 def test_a_rewriting_that_nobody_waits_for_asks_no_more() -> None:
     llm, future = Rewriter(), TimedFuture[object]()
-    with Working([future]):
+    with working([future]):
         rewritings = rewrite_many([Original(STORY, 1)], fixed_key(1), StandInEmbedder(), llm, RewriteSettings(8))
         future.cancel()
         with pytest.raises(CancelledError):

@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 _BATCH_SIZE = 256  # draws in one batch on a CPU; more are sampled one batch after the other
 
-# As many threads keep the GPU's slots filled while the texts of others are split and embedded.
-_CUDA_CONCURRENCY, _CUDA_BATCH = 8, 8
-
 # Below this share of unfinished sequences the batch is made smaller, which copies their KV cache.
 _COMPACT_BELOW = 0.85
 
@@ -78,7 +75,7 @@ class Transformers:
         from alimark.gpu.kv_cache import PrefixCache
         from alimark.gpu.preparation import prepare
 
-        self._name = name or Path(source).stem
+        self.name = name or Path(source).stem
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         kind = dtype or ("bfloat16" if self._device.type == "cuda" else "float32")
         self._tokenizer, self._model = load(source, getattr(torch, kind))
@@ -90,7 +87,7 @@ class Transformers:
         special = ends | set(self._tokenizer.all_special_ids)
         control = sorted(token for token in special if token < self._vocabulary.size)
         self._control = torch.tensor(control, dtype=torch.long, device=self._device)
-        self._layout = prepare(self._model, self._name)
+        self._layout = prepare(self._model, self.name)
         self._batch_size = rows or _BATCH_SIZE
         self._prefixes = PrefixCache()
         self._lock = threading.Lock()
@@ -99,27 +96,11 @@ class Transformers:
             from alimark.gpu.engine import Engine
 
             self._engine = Engine(self._model, self._layout, self._vocabulary, self._control, max_slots=rows)
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def max_concurrency(self) -> int:
-        return _CUDA_CONCURRENCY if self._engine else 1
-
-    @property
-    def preferred_batch(self) -> int:
-        return _CUDA_BATCH if self._engine else 4
-
-    @property
-    def single_draw_batching(self) -> tuple[int, int]:
+        # As many threads keep the GPU's slots filled while the texts of others are split and embedded.
+        self.max_concurrency, self.preferred_batch = (8, 8) if self._engine else (1, 4)
         # With one sequence a request, it takes many requests to fill a GPU.
-        return (2, 128) if self._engine else (1, self.preferred_batch)
-
-    @property
-    def limits(self) -> tuple[str, ...]:
-        return ()
+        self.single_draw_batching = (2, 128) if self._engine else (1, 4)
+        self.limits: tuple[str, ...] = ()
 
     def torch_model(self) -> TorchModel:
         """The model itself; see `OffersTorchModel`."""
@@ -208,12 +189,11 @@ class Transformers:
                 kv[:, :, i, :, : prefix.length] = prefix.kv[:, :, :, : prefix.length]
         logits: list[torch.Tensor] = []
         rest = [ids[prefix.length :] for ids, prefix in zip(contexts, prefixes, strict=True)]
-        at, size = 0, max(1, _PREFILL_TOKENS // max(map(len, rest)))
-        while at < len(contexts):
-            part = slice(at, at + size)
+        size = max(1, _PREFILL_TOKENS // max(map(len, rest)))
+        for first in range(0, len(contexts), size):
+            part = slice(first, first + size)
             starts = [prefix.length for prefix in prefixes[part]]
             logits.append(prefill_contexts(self._model, kv[:, :, part], rest[part], starts))
-            at += size
         return torch.cat(logits)
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import CancelledError
 import pytest
 
 from alimark.core._util.compiling import launch
-from alimark.core._util.work import TimedFuture, Working
+from alimark.core._util.work import TimedFuture, working
 
 
 def test_slices_cover_all_jobs_once() -> None:
@@ -44,7 +44,7 @@ def test_a_cancelled_launch_stops() -> None:
     slices: list[slice] = []
 
     future: TimedFuture[None] = TimedFuture()
-    with Working([future]):
+    with working([future]):
 
         def run(part: slice) -> None:
             slices.append(part)

@@ -170,15 +170,6 @@ class TestTexts:
         assert load_embedder(str(bert), backend=backend).embed([]).shape == (0, 32)
 
     @pytest.mark.parametrize("backend", ["onnx", "torch"])
-    def test_progress_ends_at_the_number_of_texts(self, bert: Path, backend: Any) -> None:
-        seen: list[int] = []
-        embedder = load_embedder(str(bert), backend=backend)
-        assert isinstance(embedder, LoadedEmbedder)
-        embedder.embed([*TEXTS, TEXTS[0]], progress=seen.append)
-        assert seen == sorted(seen)
-        assert seen[-1] == len(TEXTS) + 1
-
-    @pytest.mark.parametrize("backend", ["onnx", "torch"])
     def test_half_a_surrogate_pair_is_no_reason_to_fail(self, bert: Path, backend: Any) -> None:
         embedder = load_embedder(str(bert), backend=backend)
         assert np.isfinite(embedder.embed(["the \ud83d river", "\udc00"])).all()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -59,68 +58,25 @@ _CELLS = 1e7
 """The work of one launch, in cells of alignment tables: some tenths of a second."""
 
 
-class _InTurn:
-    """A lock that goes to the threads that wait for it in the order in which they came."""
-
-    def __init__(self) -> None:
-        self._state = threading.Lock()
-        self._held = False
-        self._waiting: deque[threading.Lock] = deque()
-
-    def __enter__(self) -> None:
-        with self._state:
-            if not self._held:
-                self._held = True
-                return
-            turn = threading.Lock()
-            turn.acquire()
-            self._waiting.append(turn)
-        try:
-            turn.acquire()
-        except BaseException:  # an interrupt: the turn must not be given to a thread that does not wait any more
-            with self._state:
-                if turn in self._waiting:
-                    self._waiting.remove(turn)
-                else:
-                    self._pass_on()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        with self._state:
-            self._pass_on()
-
-    def _pass_on(self) -> None:
-        if self._waiting:
-            self._waiting.popleft().release()
-        else:
-            self._held = False
-
-
-_one_at_a_time = _InTurn()  # Numba's plainest threading layer aborts when two threads launch kernels at once
+_one_at_a_time = threading.Lock()  # Numba's plainest threading layer aborts when two threads launch kernels at once
+_next = threading.Lock()  # held while waiting for the other lock, so that a thread which comes back does not overtake
 
 
 def launch(jobs: int, cells: float, run: Callable[[slice], None]) -> None:
     """Runs a parallel kernel over many jobs, in slices between which the kernels of other threads have their turn.
 
-    So a long text does not hold up short ones in other threads, and work that was cancelled stops.
-
-    Args:
-        jobs: The number of jobs.
-        cells: The cells of the alignment table of one job, on average.
-        run: Launches the kernel for a slice of the jobs.
-
-    Raises:
-        CancelledError: The work was cancelled (`alimark.core._util.work`).
-
-    Example:
-        >>> launch(5, 1.0, print)
-        slice(0, 5, None)
+    So a long text does not hold up short ones in other threads, and work that was cancelled stops with a CancelledError.
+    `cells`: of the alignment table of one job, on average.
     """
     size = max(2 * numba.config.NUMBA_NUM_THREADS, int(_CELLS / max(cells, 1.0)))
     for start in range(0, jobs, size):
         stop_if_cancelled()
-        with _one_at_a_time:
+        with _next:
+            _one_at_a_time.acquire()
+        try:
             run(slice(start, min(jobs, start + size)))
+        finally:
+            _one_at_a_time.release()
 
 
 def kernel(*, parallel: bool = False) -> Callable[[Function], Function]:

@@ -7,7 +7,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from alimark.core._util.work import TimedFuture, Working
+from alimark.core._util.work import TimedFuture, working
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -16,9 +16,7 @@ Result = TypeVar("Result")
 class FairQueue(Generic[Item]):
     """A queue for several threads that gives out one item of each owner in turn; the items of an owner stay in order.
 
-    Args:
-        owner_of: Tells whose item it is.
-        each: The most items of an owner that may be under way at a time: `get` counts them, and `done` ends them.
+    At most `each` items of an owner may be under way at a time: `get` counts them, and `done` ends them.
 
     Example:
         >>> fair = FairQueue(lambda item: item[0])
@@ -95,11 +93,6 @@ class FairPool:
     """Threads that do the work of each owner in turn. An owner uses at most `each` of them at a time.
 
     A future can be cancelled at any time: work that waits is dropped, and work that is under way is told to stop.
-
-    Args:
-        threads: The number of threads.
-        name: The beginning of their names.
-        each: The most threads of an owner.
     """
 
     def __init__(self, threads: int, name: str, each: int) -> None:
@@ -133,7 +126,7 @@ class FairPool:
             _, work, future = task
             try:
                 if not future.cancelled():
-                    with Working([future]):
+                    with working([future]):
                         future.settle(work())
             except BaseException as error:  # the caller waits for the future and has to get any error
                 future.settle(error)

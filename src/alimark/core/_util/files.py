@@ -30,9 +30,10 @@ def replacing(path: Path, *, mode: int = 0o644, overwrite: bool = True) -> Itera
         else:
             os.link(part, path)  # unlike replace, fails where the path exists
     except OSError as error:
-        if error.filename != str(part):
+        if error.filename not in (None, str(part)):
             raise
-        raise OSError(error.errno, error.strerror, str(path)) from None  # the caller does not know the temporary file
+        # The caller does not know the temporary file, and a full disk names no file.
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         with contextlib.suppress(FileNotFoundError):
             part.unlink()
@@ -40,12 +41,8 @@ def replacing(path: Path, *, mode: int = 0o644, overwrite: bool = True) -> Itera
 
 def write_whole(path: Path | str, data: bytes, *, mode: int = 0o644, overwrite: bool = True) -> None:
     """Writes `data` such that `path` never holds a part of it."""
-    path = Path(path)
-    try:
-        with replacing(path, mode=mode, overwrite=overwrite) as file:
-            file.write(data)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None  # a full disk names no file
+    with replacing(Path(path), mode=mode, overwrite=overwrite) as file:
+        file.write(data)
 
 
 def read_text(path: Path | str) -> str:

@@ -20,17 +20,10 @@ class TooLong(Exception):
 
 
 def run(module: str, arguments: Sequence[str], data: bytes, *, cpu_seconds: int) -> tuple[int, bytes]:
-    """Runs `python -m module`, and returns its exit status and its output.
+    """Runs `python -m module` with `data` as its input, and returns its exit status and its output.
 
-    Args:
-        module: The module to run. It calls `limit` before it reads anything.
-        arguments: The words after the module.
-        data: What the process reads from standard input.
-        cpu_seconds: The CPU time that the module allows itself. The process is ended after six times as much has passed, since
-            other work on the machine slows it down.
-
-    Raises:
-        TooLong: The process did not end in time.
+    The module calls `limit` before it reads anything. After six times the CPU time that it allows itself, since other work on
+    the machine slows it down, the process is ended and TooLong raised.
     """
     command = [sys.executable, "-B", "-P", "-m", module, *arguments]
     environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}

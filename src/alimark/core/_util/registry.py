@@ -21,13 +21,7 @@ Product = TypeVar("Product")
 class Plugin:
     """An entry of a registry, as `alimark plugins list` shows it.
 
-    Attributes:
-        kind: What it is, such as "attack".
-        name: The name by which it is asked for.
-        package: The installed package that adds it, "alimark" for built-in objects.
-        version: The version of that package, "" for built-in objects.
-        target: The object, as "module:attribute".
-        problem: Why it cannot be used, "" where it can.
+    The package of a built-in object is "alimark" without a version. `problem` says why an object cannot be used.
     """
 
     kind: str
@@ -43,13 +37,10 @@ class Registry(Generic[T]):
 
     Built-in objects are given as "module:attribute". Installed packages add more by entry points of the group `group`. These
     are read only when a name is not built in or when all names are listed, since reading them takes time; so no package can
-    replace a built-in object. Errors about the object of a package name the package.
+    replace a built-in object. Errors about the object of a package are of the class `error` and name the package.
 
     Args:
         kind: What the objects are, for messages, such as "splitter".
-        group: The entry-point group, such as "alimark.splitters".
-        built_in: Names and where their objects are.
-        error: The exception class that is raised.
         flaw: Says what is wrong with an object that a package adds, or returns "" where nothing is. By default every object
             that can be called is accepted.
 
@@ -114,21 +105,13 @@ class Registry(Generic[T]):
         return name in self._built_in or name in self._objects or name in self._entry_points
 
     def register(self, name: str, item: T) -> None:
-        """Adds an object for this process.
-
-        Raises:
-            AlimarkError: The name is taken.
-        """
+        """Adds an object for this process, under a name that is not taken."""
         if name in self:
             raise self._error(f"a {self.kind} named {name!r} exists already; choose another name")
         self._objects[name] = item
 
     def get(self, name: str) -> T:
-        """The object of that name.
-
-        Raises:
-            AlimarkError: No object has the name, or the package that adds it cannot be loaded.
-        """
+        """The object of that name; raises an error where there is none, or its package cannot be loaded."""
         if name in self._objects:
             return self._objects[name]
         if name in self._built_in:
@@ -142,19 +125,9 @@ class Registry(Generic[T]):
         return item
 
     def make(self, name: str, build: Callable[[T], Product], attributes: Sequence[str] = ()) -> Product:
-        """Builds something with the object of a name, such as an embedder with the function that returns one.
+        """What `build` returns for the object of a name, such as the embedder of a function that returns one.
 
-        Args:
-            name: The name of the object.
-            build: Is called with the object.
-            attributes: The attributes that the product of a package's object must have.
-
-        Returns:
-            What `build` returned.
-
-        Raises:
-            AlimarkError: No object has the name, or the object of a package failed or built something else; the message
-                names the package.
+        An error names the package whose object failed, or built something without the `attributes` that are needed.
         """
         item = self.get(name)
         if name in self._built_in or name not in self._entry_points:
@@ -182,8 +155,7 @@ class Registry(Generic[T]):
     def plugins(self, *, built_in: bool = False) -> list[Plugin]:
         """Every object that installed packages add, loaded to see whether it can be used.
 
-        Args:
-            built_in: Whether the objects of alimark itself are listed first; they are not loaded.
+        With `built_in`, the objects of alimark itself come first; they are not loaded.
         """
         rows: list[Plugin] = []
         seen: dict[str, EntryPoint] = {}

@@ -7,7 +7,7 @@ agree to 1e-4, so that a mark made with one backend is found with another.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from alimark.errors import TextError
 
 Vectors = NDArray[np.float32]
-Progress = Callable[[int], None]
-"""Called with the number of texts embedded so far."""
 
 WINDOW_TEXTS = 8192
 """Texts that are tokenised and sorted by length together: enough to fill batches of equal length, and little memory."""
@@ -101,57 +99,32 @@ class LoadedEmbedder(ABC):
 
     def __init__(self, model: ModelFiles) -> None:
         self._model = model
-
-    @property
-    def name(self) -> str:
-        return self._model.name
-
-    @property
-    def fingerprint(self) -> str:
-        return self._model.fingerprint
-
-    @property
-    def languages(self) -> frozenset[str]:
-        return _LANGUAGES.get(self._model.name, frozenset())
+        self.name, self.fingerprint = model.name, model.fingerprint
+        self.languages = _LANGUAGES.get(model.name, frozenset())
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} {self.fingerprint[:19]}>"
 
-    def embed(self, texts: Sequence[str], progress: Progress | None = None) -> Vectors:
-        """One row of unit length for each text, in order.
-
-        Args:
-            texts: The texts to embed.
-            progress: Called with the number of texts embedded so far.
-
-        Raises:
-            TextError: `texts` is a single string, or holds something other than strings.
-        """
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """One row of unit length for each text, in order; raises TextError for anything but a list of strings."""
         if isinstance(texts, str):
             raise TextError("embed takes a list of texts; put the one text into a list")
-        vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
-        first: dict[str, int] = {}
-        repeated: list[tuple[int, int]] = []
-        for row, text in enumerate(texts):
+        for number, text in enumerate(texts):
             if not isinstance(text, str):
-                raise TextError(f"text {row} is of type {type(text).__name__}; give text as str")
-            if (earlier := first.setdefault(text, row)) != row:
-                repeated.append((row, earlier))
-        distinct, rows = list(first), np.fromiter(first.values(), dtype=np.intp)
+                raise TextError(f"text {number} is of type {type(text).__name__}; give text as str")
+        distinct = list(dict.fromkeys(texts))
+        vectors = np.empty((len(distinct), self.dimension), dtype=np.float32)
         for start in range(0, len(distinct), WINDOW_TEXTS):
             window = slice(start, start + WINDOW_TEXTS)
-            self._embed_window(distinct[window], rows[window], vectors, start, progress)
-        for row, earlier in repeated:
-            vectors[row] = vectors[earlier]
-        if progress and repeated:
-            progress(len(texts))
-        return vectors
+            self._embed_window(distinct[window], vectors[window])
+        if len(distinct) == len(texts):
+            return vectors
+        row_of = {text: row for row, text in enumerate(distinct)}
+        return vectors[[row_of[text] for text in texts]]
 
     @abstractmethod
-    def _embed_window(
-        self, texts: list[str], rows: NDArray[np.intp], vectors: Vectors, done: int, progress: Progress | None
-    ) -> None:
-        """Fills `vectors[rows]`; `done` texts were embedded before these."""
+    def _embed_window(self, texts: list[str], vectors: Vectors) -> None:
+        """Fills a row of `vectors` for each text."""
 
 
 def cut_text(text: str, reach: int) -> str:

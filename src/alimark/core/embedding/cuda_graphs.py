@@ -19,7 +19,6 @@ _TOKENS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 192, 256, 384, 512)  # the fa
 _MAX_TOKENS = 32768
 """Most tokens of a batch, padding included, which bounds its memory."""
 
-
 _recording = threading.Lock()
 
 
@@ -54,9 +53,7 @@ class Shape(NamedTuple):
 def plan_batches(lengths: Sequence[int], longest: int) -> Iterator[tuple[Shape, NDArray[np.intp]]]:
     """Yields batches of texts of similar length, longest first, each with its shape and the numbers of its texts.
 
-    Args:
-        lengths: The number of tokens of each text.
-        longest: The most tokens of a text.
+    lengths: the tokens of each text. longest: the most tokens that a text may have.
 
     Example:
         >>> [(tuple(shape), texts.tolist()) for shape, texts in plan_batches([3, 30, 9], 64)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -13,12 +13,11 @@ from alimark.core._util.files import write_whole
 from alimark.core._util.paths import cache_folder
 from alimark.core._util.registry import Registry
 from alimark.core.embedding import onnx_graph
-from alimark.core.embedding.base import Embedder, ModelFiles
+from alimark.core.embedding.base import Embedder, ModelFiles, Vectors
 from alimark.core.embedding.onnx import OnnxEmbedder
-from alimark.core.embedding.precision import Precision, at_precision, check_precision
-from alimark.core.embedding.prefix import PrefixedEmbedder
+from alimark.core.embedding.precision import Precision, at_precision, check_precision, precision_of, precisions_of
 from alimark.core.embedding.sentence_transformers import TorchEmbedder
-from alimark.errors import ModelError
+from alimark.errors import ModelError, TextError
 
 EMBEDDERS: Registry[Callable[[], Embedder]] = Registry(
     "embedder",
@@ -90,17 +89,37 @@ def _load(name: str, backend: Literal["auto", "onnx", "torch"], device: str | No
     return PrefixedEmbedder(loaded, prefix) if prefix else loaded
 
 
+class PrefixedEmbedder:
+    """Puts an instruction and a blank before each text. Name and fingerprint depend on the instruction, as the vectors do.
+
+    Example:
+        >>> from alimark.testing import StandInEmbedder
+        >>> PrefixedEmbedder(StandInEmbedder(), "Represent the sentence:").name
+        'stand-in#Represent the sentence:'
+    """
+
+    def __init__(self, embedder: Embedder, prefix: str) -> None:
+        self._embedder, self._prefix = embedder, prefix
+        self.name, self.backend = f"{embedder.name}#{prefix}", embedder.backend
+        self.dimension, self.languages = embedder.dimension, embedder.languages
+        self.precision, self.precisions = precision_of(embedder), precisions_of(embedder)
+        identity = f"{embedder.fingerprint}\0{prefix}".encode("utf-8", "surrogatepass")
+        self.fingerprint = f"sha256:{hashlib.sha256(identity).hexdigest()}"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} {self.fingerprint[:19]}>"
+
+    def with_precision(self, precision: str) -> PrefixedEmbedder:
+        return PrefixedEmbedder(at_precision(self._embedder, precision), self._prefix)
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        if isinstance(texts, str):
+            raise TextError("embed takes a list of texts; put the one text into a list")
+        return self._embedder.embed([f"{self._prefix} {text}" for text in texts])
+
+
 def split_prefix(name: str) -> tuple[str, str]:
-    """Divides the name of an embedder into the model and the instruction that is put before each text.
-
-    Args:
-        name: `NAME` or `NAME#INSTRUCTION`.
-
-    Returns:
-        The model's name, and the instruction or "".
-
-    Raises:
-        ModelError: There is nothing after the #.
+    """Divides the name of an embedder, `NAME` or `NAME#INSTRUCTION`, into the model and the instruction or "".
 
     Example:
         >>> split_prefix("hkunlp/instructor-large#Represent the sentence for cosine similarity:")
@@ -115,15 +134,7 @@ def split_prefix(name: str) -> tuple[str, str]:
 
 
 def check_embedder(name: str) -> None:
-    """Checks that an embedder can be found, without loading it and without downloading weights.
-
-    Args:
-        name: The name, as for `load_embedder`.
-
-    Raises:
-        ModelError: The model is neither on this machine nor can it be downloaded.
-        MissingExtra: The model is on the model hub, and the hub's library is not installed.
-    """
+    """Checks that an embedder of a name as for `load_embedder` can be found, without loading it or downloading weights."""
     from alimark.core.models import store
 
     model, _ = split_prefix(name)
@@ -139,11 +150,7 @@ def _registered(name: str) -> bool:
 
 
 def load_model_files(name: str) -> ModelFiles:
-    """Finds the files of an embedding model by name, folder or hub id, and downloads them where necessary.
-
-    Raises:
-        ModelError: The model cannot be found, or has no safetensors.
-    """
+    """Finds the files of an embedding model by name, folder or hub id, and downloads them where necessary."""
     from alimark.core.models import store
 
     folder = store.resolve(name)

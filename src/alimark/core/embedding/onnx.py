@@ -18,7 +18,6 @@ from alimark.core.embedding.base import (
     MAX_CHARACTERS,
     LoadedEmbedder,
     ModelFiles,
-    Progress,
     Vectors,
     cut_text,
     length_batches,
@@ -61,15 +60,10 @@ class OnnxEmbedder(LoadedEmbedder):
                 self._others[precision] = other
             return self._others[precision]
 
-    def _embed_window(
-        self, texts: list[str], rows: NDArray[np.intp], vectors: Vectors, done: int, progress: Progress | None
-    ) -> None:
+    def _embed_window(self, texts: list[str], vectors: Vectors) -> None:
         tokens = self._tokenise(texts)
         for batch in length_batches([len(ids) for ids in tokens]):
-            vectors[rows[batch]] = self._run([tokens[i] for i in batch])
-            done += len(batch)
-            if progress:
-                progress(done)
+            vectors[batch] = self._run([tokens[i] for i in batch])
 
     def _tokenise(self, texts: list[str]) -> list[NDArray[np.int32]]:
         """Token ids of each text, the same as if it had been read to its end, but reading no more than needed."""

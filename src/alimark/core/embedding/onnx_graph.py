@@ -309,10 +309,7 @@ class _Graph:
 
 
 def round_columns(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
-    """Rounds a matrix to small integers, with a scale for each column.
-
-    Returns:
-        The integers and the scales; their products are near to the weights.
+    """Rounds a matrix to small integers, with a scale for each column; their products are near to the weights.
 
     Example:
         >>> rounded, scales = round_columns(np.array([[63.0, -0.5], [-31.0, 0.3]], np.float32))
@@ -325,12 +322,7 @@ def round_columns(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
 
 @contextmanager
 def open_weights(safetensors: Path) -> Iterator[EncoderWeights]:
-    """Opens the tensors of an encoder.
-
-    Raises:
-        UnknownArchitecture: The tensors are not those of an encoder.
-        ModelError: The file cannot be read.
-    """
+    """Opens the tensors of an encoder; raises UnknownArchitecture where they are another model's."""
     from safetensors import safe_open
 
     try:
@@ -344,15 +336,7 @@ def open_weights(safetensors: Path) -> Iterator[EncoderWeights]:
 def write_graph(recipe: Recipe, safetensors: Path, folder: Path, precision: Precision = "float32") -> None:
     """Writes `model.onnx` and its weights into `folder`. A file appears when it is complete.
 
-    Args:
-        recipe: The configuration of the model.
-        safetensors: Its weights.
-        folder: The folder to write to, which is created where necessary.
-        precision: The numbers that the graph multiplies.
-
-    Raises:
-        UnknownArchitecture: The tensors are not those of the architecture.
-        ModelError: The weights cannot be read.
+    Raises UnknownArchitecture where the tensors are not those of the architecture.
     """
     import onnx
 

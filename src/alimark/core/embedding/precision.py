@@ -29,28 +29,12 @@ def precision_of(embedder: Embedder) -> str:
 
 
 def precisions_of(embedder: Embedder) -> Sequence[str]:
-    """The precisions that an embedder offers, the fastest last.
-
-    Example:
-        >>> from alimark.testing import StandInEmbedder
-        >>> precisions_of(StandInEmbedder())
-        ('float32',)
-    """
+    """The precisions that an embedder offers, the fastest last."""
     return tuple(getattr(embedder, "precisions", (precision_of(embedder),)))
 
 
 def at_precision(embedder: Embedder, precision: str) -> Embedder:
-    """The same model in another precision; for "auto" the embedder itself.
-
-    Args:
-        embedder: An embedder.
-        precision: One of `PRECISIONS`.
-
-    Returns:
-        An embedder with the same name and fingerprint.
-
-    Raises:
-        ModelError: The embedder does not offer the precision.
+    """The same model in another precision; for "auto" the embedder itself. Name and fingerprint stay the same.
 
     Example:
         >>> from alimark.testing import StandInEmbedder

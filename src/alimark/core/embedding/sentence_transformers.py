@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.core.embedding import onnx_graph
-from alimark.core.embedding.base import MAX_CHARACTERS, LoadedEmbedder, ModelFiles, Progress, Vectors, cut_text
+from alimark.core.embedding.base import MAX_CHARACTERS, LoadedEmbedder, ModelFiles, Vectors, cut_text
+from alimark.core.models.torch_weights import quiet
 from alimark.errors import MissingExtra, ModelError
 
 if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
-
     from alimark.core.embedding.torch_encoder import GpuPrecision
 
 
@@ -40,7 +37,7 @@ class TorchEmbedder(LoadedEmbedder):
         except ImportError:
             raise MissingExtra("sentence-transformers", "sentence-transformers") from None
         try:
-            with _no_progress_bar():
+            with quiet():
                 encoder = SentenceTransformer(
                     str(model.folder),
                     device=device or "cpu",
@@ -69,7 +66,7 @@ class TorchEmbedder(LoadedEmbedder):
         if target.type == "cuda" and not self._prefix_tokens:
             self._recorded = self._record(target)
         self._others: dict[str, TorchEmbedder] = {self.precision: self}
-        self.dimension = int(self._encode([""]).shape[1])
+        self.dimension = int(self._started([""]).shape[1])
 
     @property
     def precisions(self) -> tuple[str, ...]:
@@ -103,31 +100,18 @@ class TorchEmbedder(LoadedEmbedder):
         encoder = TorchEncoder(recipe, self._model.weights, device, self.precision)
         return RecordedEncoder(encoder, device, recipe.padding, recipe.max_tokens)
 
-    @property
-    def encoder(self) -> SentenceTransformer:
-        """The model of sentence-transformers."""
-        return self._encoder
-
-    def _embed_window(
-        self, texts: list[str], rows: NDArray[np.intp], vectors: Vectors, done: int, progress: Progress | None
-    ) -> None:
+    def _embed_window(self, texts: list[str], vectors: Vectors) -> None:
         order = np.argsort([-len(text) for text in texts], kind="stable")
-        windows = [order[start : start + self._window] for start in range(0, len(order), self._window)]
         # A GPU works on a window while the next one is tokenised; its vectors are fetched after that.
-        waiting: list[tuple[NDArray[np.intp], Any]] = []
-        for window in windows:
-            waiting.append((window, self._started([cut_text(texts[i], MAX_CHARACTERS) for i in window])))
-            while len(waiting) > 1 or (waiting and window is windows[-1]):
-                batch, ready = waiting.pop(0)
-                vectors[rows[batch]] = ready.cpu().numpy()
-                done += len(batch)
-                if progress:
-                    progress(done)
-
-    def _encode(self, texts: list[str]) -> Vectors:
-        """Embeds texts like the encoder's own `encode`, but with less work before the tokenizer."""
-        vectors: Vectors = self._started(texts).cpu().numpy()
-        return vectors
+        earlier: tuple[NDArray[np.intp], Any] | None = None
+        for start in range(0, len(order), self._window):
+            window = order[start : start + self._window]
+            started = self._started([cut_text(texts[i], MAX_CHARACTERS) for i in window])
+            if earlier:
+                vectors[earlier[0]] = earlier[1].cpu().numpy()
+            earlier = window, started
+        if earlier:
+            vectors[earlier[0]] = earlier[1].cpu().numpy()
 
     def _started(self, texts: list[str]) -> Any:
         """The vectors on the device, which may still be computing them."""
@@ -176,20 +160,6 @@ class TorchEmbedder(LoadedEmbedder):
             features["prompt_length"] = self._prefix_tokens
         answer = self._encoder(features)
         return torch.nn.functional.normalize(answer["sentence_embedding"], dim=1)
-
-
-@contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    """Turns off the progress bar that transformers shows while it loads weights."""
-    from transformers.utils import logging
-
-    enabled = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if enabled:
-            logging.enable_progress_bar()
 
 
 def _refuse_pickles(folder: Path) -> None:

@@ -50,15 +50,7 @@ class _Layer(NamedTuple):
 class TorchEncoder:
     """Maps token ids and a mask, both (texts, tokens), to vectors of unit length, (texts, dimension).
 
-    Args:
-        recipe: The configuration of the model.
-        safetensors: Its weights.
-        device: Where it runs.
-        precision: The precision of multiplications; tf32 and bfloat16 are for GPUs.
-
-    Raises:
-        UnknownArchitecture: The tensors are not those of the architecture.
-        ModelError: The weights cannot be read.
+    Raises UnknownArchitecture where the tensors are not those of the architecture.
     """
 
     def __init__(

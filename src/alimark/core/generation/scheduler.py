@@ -18,7 +18,7 @@ from itertools import islice
 
 from alimark.core._util.arrays import Floats
 from alimark.core._util.fair_pool import FairQueue
-from alimark.core._util.work import TimedFuture, Working
+from alimark.core._util.work import TimedFuture, working
 from alimark.core.embedding.base import Embedder
 from alimark.core.generation.candidates import FirstSentence
 from alimark.core.generation.results import Generation
@@ -172,7 +172,7 @@ class Scheduler:
     def _step(self, live: list[_Job]) -> None:
         """One step of the loop for a group; texts that are finished, failed or cancelled leave it."""
         try:
-            with Working([future for _, future in live]):
+            with working([future for _, future in live]):
                 step(self._llm, self._embedder, [session for session, _ in live])
             for session, future in live:
                 if session.error is not None:

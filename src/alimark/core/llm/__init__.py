@@ -84,14 +84,7 @@ def load_llm(name: str | Path = DEFAULT_LLM, /, **options: object) -> LLM:
 
 
 def check_llm(name: str) -> None:
-    """Check that a language model can be loaded, without loading it and without downloading weights.
-
-    Args:
-        name: The name, as for `load_llm`. A model on a server is asked for.
-
-    Raises:
-        AlimarkError: A library is not installed, the weights cannot be found, or the server does not have the model.
-    """
+    """Check that a model of a name as for `load_llm` can be loaded, without downloading weights. A server is asked for it."""
     from alimark.core.models import store
 
     engine, colon, model = name.partition(":")

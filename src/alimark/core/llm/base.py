@@ -56,12 +56,9 @@ class Sampling:
     may_end: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.temperature <= 10:
-            raise ValueError(f"temperature must lie in (0, 10], not {self.temperature}")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must lie in (0, 1], not {self.top_p}")
-        if not 0 < self.repetition_penalty <= 10:
-            raise ValueError(f"repetition_penalty must lie in (0, 10], not {self.repetition_penalty}")
+        for name, most in (("temperature", 10), ("top_p", 1), ("repetition_penalty", 10)):
+            if not 0 < getattr(self, name) <= most:
+                raise ValueError(f"{name} must lie in (0, {most}], not {getattr(self, name)}")
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
 

@@ -345,29 +345,22 @@ class _Server:
             raise LLMError(f"llama.cpp cannot load {path}: {error}") from error
         address = urlsplit(self._server.listening_address)
         self._host, self._port = address.hostname or "127.0.0.1", address.port
-        self._wait_until_it_listens()
+        # A server that is dropped before its thread listens would never end: its destructor waits for that thread.
+        self._ask("GET", "/health")
 
-    def _wait_until_it_listens(self) -> None:
-        """A server that is dropped before its thread listens would never end: its destructor waits for that thread."""
-        connection = http.client.HTTPConnection(self._host, self._port)
-        try:
-            connection.request("GET", "/health")
-            connection.getresponse().read()
-        except (OSError, http.client.HTTPException) as error:
-            raise LLMError(f"llama.cpp does not answer: {error!r}; load the model again") from error
-        finally:
-            connection.close()
-
-    def post(self, path: str, body: dict[str, Any]) -> Any:
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key}"}
         connection = http.client.HTTPConnection(self._host, self._port)
         try:
-            connection.request("POST", path, json.dumps(body), headers)
-            answer = json.loads(connection.getresponse().read())
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            return json.loads(connection.getresponse().read())
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise LLMError(f"llama.cpp stopped answering: {error!r}; load the model again") from error
+            raise LLMError(f"llama.cpp does not answer: {error!r}; load the model again") from error
         finally:
             connection.close()  # also after an interrupt: the server stops sampling when the connection is closed
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        answer = self._ask("POST", path, body)
         if isinstance(answer, dict) and (problem := answer.get("error")):
             full = problem.get("type") == "exceed_context_size_error"
             raise (ContextFull if full else LLMError)(f"llama.cpp refused the request: {problem.get('message')}")

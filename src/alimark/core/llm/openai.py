@@ -68,16 +68,14 @@ class OpenAI(LLM):
         self._concurrency = concurrency
         self._http = Http(address, api_key(address), concurrency, timeout, retries, backoff)
         try:
-            served = None if model and dialect else self._http.run(self._find(model))
+            served = _Served(model, dialect) if model and dialect else self._http.run(self._find(model))
         except BaseException:
             self.close()
             raise
-        self._model = model or (served.model if served else "")
+        self._model, chosen = served.model, dialect or served.dialect
         self._name = name or PurePosixPath(self._model).name or self._model
-        chosen = dialect or (served.dialect if served else "openai")
-        context = served.context if served else None
         self._dialect: Dialect = (
-            LlamaCppServer(self._http, api, context)
+            LlamaCppServer(self._http, api, served.context)
             if chosen == "llama.cpp"
             else V1(self._http, self._model, api, chosen)
         )

@@ -28,15 +28,9 @@ _MAX_GROWTH = 8
 
 
 def convert(source: Path, target: Path) -> None:
-    """Writes the tensors of a checkpoint to a safetensors file. The same tensors always give the same bytes.
+    """Writes the tensors of a checkpoint to a safetensors file, which appears when it is complete.
 
-    Args:
-        source: The checkpoint.
-        target: The file to write. It appears when it is complete, so that no reader sees a part of it.
-
-    Raises:
-        ModelError: The checkpoint is damaged, or it holds something other than named tensors.
-        MissingExtra: PyTorch is not installed.
+    The same tensors always give the same bytes.
     """
     size = source.stat().st_size
     if size == 0:
@@ -50,9 +44,8 @@ def convert(source: Path, target: Path) -> None:
         if status == 0 and part.is_file():
             os.replace(part, target)
             return
-        reason = (
-            output.decode("utf-8", "replace").strip() or "reading it broke off: it is damaged or needs too much memory"
-        )
+        reason = output.decode("utf-8", "replace").strip()
+        reason = reason or "reading it broke off: it is damaged or needs too much memory"
     except limited.TooLong:
         reason = f"reading it took more than {seconds} seconds"
     finally:

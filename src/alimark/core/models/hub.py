@@ -20,18 +20,10 @@ _unreachable: set[str] = set()
 
 
 def download(model: Entry, folder: Path, progress: Progress) -> bool:
-    """Downloads the files of a model from the hub into `folder`.
+    """Downloads the files of a model from the hub into `folder`; whether all of them are there. The caller checks their hashes.
 
     The hub tells the hash of large files before they are downloaded. Where one is not the pinned file, nothing of the model is
     taken.
-
-    Args:
-        model: The entry of the manifest; `hub` names the repository.
-        folder: Gets the files. It may hold some of them where the answer is False.
-        progress: Is called as the download proceeds.
-
-    Returns:
-        Whether all files are there. The caller checks their hashes.
     """
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
@@ -46,9 +38,8 @@ def download(model: Entry, folder: Path, progress: Progress) -> bool:
         return False  # the hub does not have the repository or the file, or asks for permission
     except OSError:
         raise  # the disk is full, say
-    except (
-        Exception
-    ) as error:  # errors of the network belong to the HTTP library of the hub's client, which has changed before
+    # Errors of the network belong to the HTTP library of the hub's client, which has changed before.
+    except Exception as error:
         if not type(error).__module__.startswith(("httpx", "httpcore", "requests", "urllib3")):
             raise
         _unreachable.add(address)

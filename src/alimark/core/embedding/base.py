@@ -29,11 +29,8 @@ BATCH_PADDING = 32
 """Most padding tokens of one batch. A padding token costs as much as a token of text and a batch costs little, so the
 sentences, pairs and halves of one text are embedded in several batches instead of being padded to the longest."""
 
-CHARACTERS_PER_TOKEN = 8
-"""A first guess of how much text fills the model's maximum length; a text that does not fill it is read further."""
-
 MAX_CHARACTERS = 1 << 18
-"""Text after this position is never read, even where blanks or a very long word leave the model's length unfilled."""
+"""Text after this position is never read. What comes before fills the model's length many times, unless most of it is blank."""
 
 _ENCODE_CHARACTERS = 1 << 20  # the tokenizer keeps about a hundred bytes for each token until a call ends
 _LANGUAGES = {"all-MiniLM-L6-v2": frozenset({"en"}), "all-mpnet-base-v2": frozenset({"en"})}

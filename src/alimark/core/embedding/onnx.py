@@ -14,7 +14,6 @@ from alimark.core._util.paths import cache_folder
 from alimark.core._util.process import available_cpus
 from alimark.core.embedding import onnx_graph
 from alimark.core.embedding.base import (
-    CHARACTERS_PER_TOKEN,
     MAX_CHARACTERS,
     LoadedEmbedder,
     ModelFiles,
@@ -46,7 +45,6 @@ class OnnxEmbedder(LoadedEmbedder):
         self._loading = threading.Lock()
         recipe = onnx_graph.read_recipe(model.folder)
         self.dimension = recipe.hidden
-        self._max_tokens = recipe.max_tokens
         self._padding = recipe.padding
         self._session = _open_session(model, recipe, threads, precision)
         self._tokenizer = _open_tokenizer(model.weights.parent, recipe.max_tokens)
@@ -61,23 +59,9 @@ class OnnxEmbedder(LoadedEmbedder):
             return self._others[precision]
 
     def _embed_window(self, texts: list[str], vectors: Vectors) -> None:
-        tokens = self._tokenise(texts)
+        tokens = self._encode([cut_text(text, MAX_CHARACTERS) for text in texts])
         for batch in length_batches([len(ids) for ids in tokens]):
             vectors[batch] = self._run([tokens[i] for i in batch])
-
-    def _tokenise(self, texts: list[str]) -> list[NDArray[np.int32]]:
-        """Token ids of each text, the same as if it had been read to its end, but reading no more than needed."""
-        reach = CHARACTERS_PER_TOKEN * self._max_tokens
-        tokens = self._encode([cut_text(text, reach) for text in texts])
-        while reach < MAX_CHARACTERS:
-            # A text that was cut and does not fill the model's maximum length must be read further.
-            unfilled = [i for i, text in enumerate(texts) if len(text) > reach and len(tokens[i]) < self._max_tokens]
-            if not unfilled:
-                break
-            reach = min(4 * reach, MAX_CHARACTERS)
-            for i, ids in zip(unfilled, self._encode([cut_text(texts[i], reach) for i in unfilled]), strict=True):
-                tokens[i] = ids
-        return tokens
 
     def _encode(self, texts: list[str]) -> list[NDArray[np.int32]]:
         return [

@@ -99,7 +99,7 @@ class Http:
         self._thread = threading.Thread(target=asyncio.run, args=(_serve(self._client, ready),), daemon=True)
         self._thread.start()
         self._loop, stop = ready.result()
-        self._stop = weakref.finalize(self, _stop, self._loop, stop)
+        self._stop = weakref.finalize(self, self._loop.call_soon_threadsafe, stop.set)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the event loop and wait for its result in the calling thread."""
@@ -196,10 +196,6 @@ async def _serve(client: Any, ready: concurrent.futures.Future[Any]) -> None:
     async with client:
         ready.set_result((asyncio.get_running_loop(), stop))
         await stop.wait()
-
-
-def _stop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    loop.call_soon_threadsafe(stop.set)
 
 
 async def _pause(seconds: float) -> None:

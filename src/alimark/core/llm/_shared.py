@@ -126,8 +126,8 @@ def with_bos(ids: list[int], bos: int | None) -> list[int]:
     return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
 
 
-def check_prompt(ids: Sequence[int], max_tokens: int, context_tokens: int | None, advice: str) -> None:
-    """Refuses a prompt that is empty or leaves no room for `max_tokens` in the model's context."""
+def checked_prompt(ids: list[int], max_tokens: int, context_tokens: int | None, advice: str) -> list[int]:
+    """The tokens of a prompt, unless it is empty or leaves no room for `max_tokens` in the model's context."""
     if not ids:
         raise LLMError("the context is empty; give the model a prompt to continue")
     if context_tokens is not None and len(ids) + max_tokens > context_tokens:
@@ -135,3 +135,4 @@ def check_prompt(ids: Sequence[int], max_tokens: int, context_tokens: int | None
             f"{len(ids)} tokens of context leave no room for {max_tokens} more in {context_tokens}; "
             f"write fewer sentences, or {advice}"
         )
+    return ids

@@ -35,7 +35,7 @@ from alimark.core.llm._shared import (
     REPLACEMENT,
     PartialDraw,
     as_dicts,
-    check_prompt,
+    checked_prompt,
     llama_cpp_body,
     seed_of,
     with_bos,
@@ -163,10 +163,8 @@ class LlamaCpp(LLM):
         ]
 
     def _prompt(self, request: Request, sampling: Sampling) -> list[int]:
-        ids = self.token_ids(request)
         advice = "load the model with a larger context_tokens"
-        check_prompt(ids, sampling.max_tokens, self.context_tokens, advice)
-        return ids
+        return checked_prompt(self.token_ids(request), sampling.max_tokens, self.context_tokens, advice)
 
     def _chat(self, messages: Sequence[Message]) -> str:
         if not messages:

@@ -21,7 +21,7 @@ from alimark.core.llm._shared import (
     SHORT_ROUNDS,
     PartialDraw,
     as_dicts,
-    check_prompt,
+    checked_prompt,
     seed_of,
     with_bos,
 )
@@ -105,10 +105,8 @@ class VLLM(LLM):
         return with_bos(ids, self._add_bos)
 
     def _prompt(self, request: Request, sampling: Sampling) -> list[int]:
-        ids = self._ids(request)
         advice = "load the model with a larger max_model_len"
-        check_prompt(ids, sampling.max_tokens, self._context_tokens, advice)
-        return ids
+        return checked_prompt(self._ids(request), sampling.max_tokens, self._context_tokens, advice)
 
     def _chat(self, messages: Sequence[Message]) -> str:
         try:

@@ -9,6 +9,7 @@ so a draw does not depend on the rest of the batch, except for rounding: in floa
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -208,19 +209,10 @@ class _Part:
 
 def _batches(prompts: list[list[int]], keys: list[list[int]], size: int) -> Iterator[list[_Part]]:
     """The draws of all requests, in order, in batches of at most `size` draws."""
-    batch: list[_Part] = []
-    room = size
-    for request, (prompt, request_keys) in enumerate(zip(prompts, keys, strict=True)):
-        at = 0
-        while at < len(request_keys):
-            part = request_keys[at : at + room]
-            batch.append(_Part(request, prompt, part))
-            at, room = at + len(part), room - len(part)
-            if not room:
-                yield batch
-                batch, room = [], size
-    if batch:
-        yield batch
+    draws = [(request, key) for request, request_keys in enumerate(keys) for key in request_keys]
+    for first in range(0, len(draws), size):
+        by_request = itertools.groupby(draws[first : first + size], key=lambda draw: draw[0])
+        yield [_Part(request, prompts[request], [key for _, key in group]) for request, group in by_request]
 
 
 def _decode(

@@ -227,10 +227,8 @@ class _Served:
 def _read_models(answer: Any) -> list[_Served]:
     served = []
     for entry in required(answer, "data", list):
-        owner, meta = entry.get("owned_by") if isinstance(entry, dict) else None, {}
-        if isinstance(entry, dict) and isinstance(entry.get("meta"), dict):
-            meta = entry["meta"]
-        context = meta.get("n_ctx")
-        dialect = _OWNERS.get(owner, "openai") if isinstance(owner, str) else "openai"
-        served.append(_Served(required(entry, "id", str), dialect, context if type(context) is int else None))
+        model, meta = required(entry, "id", str), entry.get("meta")
+        context = meta.get("n_ctx") if isinstance(meta, dict) else None
+        dialect = _OWNERS.get(str(entry.get("owned_by")), "openai")
+        served.append(_Served(model, dialect, context if type(context) is int else None))
     return served

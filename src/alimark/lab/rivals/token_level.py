@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from alimark.core._util.json_types import JsonObject
 from alimark.core.detection.building import EmbedderIdentity, Statistic, build_detection
 from alimark.core.detection.results import Detection
 from alimark.core.detection.stats.p_values import RandomKeys, significance_of
@@ -52,6 +53,12 @@ class TokenParameters(SchemeParameters):
 
     tokenizer: str = DEFAULT_TOKENIZER
     vocabulary: str = ""
+
+    def to_json(self) -> JsonObject:
+        """The parameters as a key file holds them, those of the tokenizer last."""
+        content = super().to_json()
+        tokenizer = {name: content.pop(name) for name in ("tokenizer", "vocabulary")}
+        return content | tokenizer
 
 
 class TokenLevel(Watermark[Detection]):

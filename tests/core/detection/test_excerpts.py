@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from alimark import AliMark, detect
@@ -56,17 +58,14 @@ def test_auto_on_texts_that_need_one_search(mark: AliMark, sentences: list[str])
     whole, auto = mark.detect(text), mark.detect(text, search="auto")
     assert (auto.p_value, auto.alignment, auto.searched) == (whole.p_value, whole.alignment, ("whole",))
     long = " ".join([*sentences, *unmarked(300, 3)])
-    auto = mark.detect(long, search="auto")
+    auto, excerpt = mark.detect(long, search="auto"), mark.detect(long, search="excerpt")
     assert auto.searched == ("excerpt",)
-    assert (auto.p_value, auto.passages) == (
-        mark.detect(long, search="excerpt").p_value,
-        mark.detect(long, search="excerpt").passages,
-    )
+    assert (auto.p_value, auto.passages) == (excerpt.p_value, excerpt.passages)
 
 
-def test_auto_under_many_keys(mark: AliMark, sentences: list[str]) -> None:
+@pytest.mark.parametrize("search", ["excerpt", "auto"])
+def test_a_passage_is_found_among_many_keys(mark: AliMark, sentences: list[str], search: Any) -> None:
     other = unmarked(80, 3)
     text = " ".join([*other[:40], *sentences, *other[40:]])
-    keys = [fixed_key(7), mark.key, fixed_key(8)]
-    best, *_ = detect(text, keys, embedder=EMBEDDER, search="auto")
+    best, *_ = detect(text, [fixed_key(7), mark.key, fixed_key(8)], embedder=EMBEDDER, search=search)
     assert (best.key_id, best.keys_tried, best.verdict()) == (mark.key.id, 3, "found")

@@ -70,12 +70,6 @@ def test_passages_are_looked_for_in_clauses_under_more_keys_than_are_returned(ma
     assert [(answer.keys_tried, answer.searches) for answer in answers] == [(3, 2)] * 2
 
 
-def test_an_excerpt_under_many_keys(mark: AliMark, sentences: list[str]) -> None:
-    keys = [fixed_key(1), mark.key]
-    text = " ".join([*unmarked(12, 3), *sentences])
-    assert detect(text, keys, embedder=EMBEDDER, search="excerpt")[0].key_id == mark.key.id
-
-
 def test_many_texts_under_many_keys(mark: AliMark, sentences: list[str]) -> None:
     """Each text gets its best keys or its error, and the texts of a batch do not change each other's answers."""
     keys = [*(fixed_key(number) for number in range(1, 9)), mark.key]

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from alimark import AliMark, DetectionSettings, Key, detect
+from alimark import AliMark, DetectionSettings, Key
 from alimark.audit import calibration
 from alimark.core.generation.api import GenerationSettings
 from alimark.core.generation.session import Session
 from alimark.core.schemes.registry import rule_for
-from alimark.errors import AlimarkError, KeyFileError
+from alimark.errors import KeyFileError
 from alimark.testing import StandInLLM
 from fixed_texts import EMBEDDER
 from single_text import generate
@@ -98,13 +98,6 @@ def test_excerpts_are_looked_for_wherever_a_text_may_begin(decision: str) -> Non
     assert passage.last_block <= 27
 
 
-def test_whose_key_it_was_with_and_without_offsets() -> None:
-    keys = [key_of(number, "soft", 1 + 15 * (number % 2)) for number in range(8)]
-    for right in (2, 3):
-        best = detect(written(keys[right]), keys, embedder=EMBEDDER)
-        assert best[0].key_id == keys[right].id
-
-
 # Keys
 
 PLAIN = "akf7e02539b3ad23b104", "da06d097f9c62a2a9f0c01866ece5df7d402f4febd4277ec4e560ec3ab4c58e5"
@@ -132,16 +125,3 @@ def test_offsets_are_part_of_the_key(tmp_path: Path) -> None:
         with pytest.raises(KeyFileError, match="offsets"):
             Key.load(tmp_path / "key.json")
         content["id"] = ""
-
-
-def test_fresh_keys_are_like_the_one_they_calibrate() -> None:
-    for decision in ("hard", "soft"):
-        like = key_of(3, decision)
-        fresh = like.like()
-        assert fresh.public() == like.public()
-        assert fresh.id != like.id
-
-
-def test_bounds_of_hard_bits_are_refused_for_soft_keys() -> None:
-    with pytest.raises(AlimarkError, match="alpha and beta"):
-        AliMark(key_of(0, "soft"), embedder=EMBEDDER).detect("One sentence. And two.", beta=2.0)

@@ -17,10 +17,9 @@ from fixed_texts import EMBEDDER, fixed_key, unmarked, written
 
 
 def test_finds_the_mark_and_not_without_the_key(mark: AliMark, sentences: list[str]) -> None:
-    detection = mark.detect(" ".join(sentences))
+    detection: Any = mark.detect(" ".join(sentences))
     assert detection.verdict() == "found"
     assert detection.p_value <= 0.002
-    assert detection.z is not None
     assert detection.z > 4
     other = AliMark(fixed_key(1), embedder=EMBEDDER).detect(" ".join(sentences))
     assert other.p_value > 0.01
@@ -39,10 +38,8 @@ def test_the_alignment_says_what_met_what(mark: AliMark, sentences: list[str]) -
     assert [(step.kind, step.sentences, step.block) for step in detection.alignment] == [
         ("match", (i,), i) for i in range(1, 13)
     ]
-    halves = halve(sentences[4])
-    assert halves is not None
+    halves: Any = halve(sentences[4])
     merged = mark.detect(" ".join([*sentences[:4], *halves, *sentences[5:]]))
-    assert "merge" in {step.kind for step in merged.alignment}
     [step] = [step for step in merged.alignment if step.kind == "merge"]
     assert (step.sentences, step.block) == ((5, 6), 5)
 
@@ -72,9 +69,8 @@ class TestPValues:
         assert 0.2 < np.mean(np.array(values) <= 0.5) < 0.8
 
     def test_more_draws_and_a_tail_below_one_in_a_thousand(self, mark: AliMark, sentences: list[str]) -> None:
-        detection = mark.detect(" ".join(sentences), draws=5000, tail=True)
+        detection: Any = mark.detect(" ".join(sentences), draws=5000, tail=True)
         assert detection.p_value == 1 / 5001
-        assert detection.p_tail is not None
         assert detection.p_tail < 1 / 5001
 
     def test_stopping_early(self, mark: AliMark) -> None:
@@ -155,16 +151,6 @@ def test_threads_share_one_mark(mark: AliMark, sentences: list[str]) -> None:
     assert len(set(detection)) == 1
 
 
-def test_language_is_warned_of(mark: AliMark) -> None:
-    class English(StandInEmbedder):
-        languages = frozenset({"en"})
-
-    english = AliMark(mark.key, embedder=English())
-    german = "Der Hund lief über die Straße und die Katze sah ihm dabei zu, ohne sich zu rühren oder zu fürchten, den Tag lang."
-    assert "does not look like English" in english.detect(german).warnings[0]
-    assert mark.detect(german).warnings == ()
-
-
 class Languages(StandInEmbedder):
     """A stand-in embedder that names the languages it knows."""
 
@@ -174,13 +160,10 @@ class Languages(StandInEmbedder):
 
 
 @pytest.mark.parametrize(("languages", "warned"), [(("en",), True), (("en", "de"), False), ((), False)])
-def test_only_an_embedder_of_english_alone_warns_of_other_languages(languages: tuple[str, ...], warned: bool) -> None:
+def test_only_an_embedder_of_english_alone_warns_of_other_languages(
+    mark: AliMark, languages: tuple[str, ...], warned: bool
+) -> None:
     """A warning for an embedder of several languages would be wrong: the embedder may know the language of the text."""
-    embedder = Languages(*languages)
-    text = (
-        "Der Hund lief durch den Wald. Dort fand er einen alten Knochen. Er trug ihn nach Hause und war zufrieden. " * 2
-    )
-    detection = AliMark(Key.generate(embedder=embedder, decision="hard", secret=bytes(32)), embedder=embedder).detect(
-        text
-    )
-    assert bool(detection.warnings) == warned
+    text = "Der Hund lief durch den Wald. Dort fand er einen alten Knochen. Er trug ihn nach Hause und war zufrieden. "
+    warnings = AliMark(mark.key, embedder=Languages(*languages)).detect(text * 2).warnings
+    assert ["does not look like English" in warning for warning in warnings] == [True] * warned

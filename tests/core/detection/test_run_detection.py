@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import oracle
 from alimark import AliMark, DetectionSettings, Key, detect
 from alimark.audit import calibration
 from alimark.audit.auditor import Auditor
@@ -21,8 +23,11 @@ from alimark.core.generation.selection import TextOrigin
 from alimark.core.keys.folder import load_keys
 from alimark.core.keys.projection import carried, project, targets
 from alimark.core.schemes.registry import rule_for
+from alimark.errors import AlimarkError, LimitError, ModelError
+from alimark.testing import StandInEmbedder, StandInLLM
 from fixed_texts import EMBEDDER, written
 from rewriters import STORY, Rewriter
+from single_text import generate
 
 SETTINGS = DetectionSettings()
 
@@ -89,6 +94,24 @@ def test_a_rewritten_text_follows_the_runs_too() -> None:
     assert after > before
 
 
+def test_the_furthest_candidate_is_chosen() -> None:
+    key, llm, seen = key_of(), StandInLLM(), []
+    draw = llm.draw
+
+    def recorded(*args: Any) -> Any:
+        seen.append(draw(*args))
+        return seen[-1]
+
+    llm.draw = recorded  # type: ignore[method-assign, assignment]
+    generation = generate("A long story.", key, EMBEDDER, llm, GenerationSettings(1, 64), seed=3)
+    waves = [answers for [answers] in seen]
+    assert (len(waves), sum(map(len, waves))) == (generation.waves, generation.candidates)
+    drawn = list(dict.fromkeys(candidate.text.strip() for wave in waves for candidate in wave))
+    worths = project(EMBEDDER.embed(drawn), key) @ targets(key, 1)[0]
+    order = [drawn[i] for i in np.argsort(-worths)]
+    assert order[0].startswith(generation.sentences[0])
+
+
 # Detection
 
 
@@ -97,7 +120,7 @@ def test_a_text_is_found_under_its_key_alone(run: object) -> None:
     key = key_of(run=run)
     text = " ".join(written(key))
     detection = mark_of(key).detect(text)
-    assert (detection.verdict(), detection.z) == ("found", None)
+    assert (detection.verdict(), detection.p_value <= 0.002, detection.z) == ("found", True, None)
     assert mark_of(key_of(1, run=run)).detect(text).p_value > 0.01
     runs = key.derivation.run_numbers(60)
     assert sum(runs[block - 1] == runs[sentence - 1] for sentence, block in matches_of(detection)) >= 10
@@ -159,11 +182,10 @@ def test_p_values_are_uniform_over_keys(run: object, offsets: int) -> None:
 
 def test_only_sentences_are_embedded() -> None:
     """Soft keys align no merged sentences, so a text costs one embedding per sentence, whatever restructuring is asked for."""
-    sentences = written(None, 6)
-    texts = [" ".join(sentences)]
-    assert list(mark_of(key_of()).units(texts)) == sentences
-    detections = [mark_of(key_of()).detect(texts[0], restructure=how) for how in ("none", "single")]
-    assert detections[0].raw == detections[1].raw
+    mark, sentences = mark_of(key_of()), written(None, 6)
+    text = " ".join(sentences)
+    assert list(mark.units([text])) == sentences
+    assert mark.detect(text, restructure="none").raw == mark.detect(text, restructure="single").raw
 
 
 def test_a_passage_is_found_in_other_text() -> None:
@@ -178,12 +200,47 @@ def test_a_passage_is_found_in_other_text() -> None:
     assert not mark_of(key).detect(" ".join(written(None, 30, seed=33)), search="excerpt").passages
 
 
+def test_vectors_without_numbers_are_refused() -> None:
+    class Broken(StandInEmbedder):
+        def embed(self, texts: Any) -> Any:
+            return super().embed(texts) * np.float32("nan")
+
+    with pytest.raises(ModelError, match="infinite or NaN"):
+        AliMark(key_of(), embedder=Broken()).detect("One sentence. And two.")
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "error", "words"),
+    [
+        ("One sentence. And two.", {"null": "reference"}, AlimarkError, "hard bits"),
+        ("One sentence. And two.", {"beta": 2.0}, AlimarkError, "alpha and beta"),
+        ("Yes it is so. " * 20_001, {"search": "excerpt"}, LimitError, "20,000"),
+    ],
+    ids=["null", "beta", "long"],
+)
+def test_what_a_soft_key_refuses(text: str, options: Any, error: type[AlimarkError], words: str) -> None:
+    with pytest.raises(error, match=words):
+        mark_of(key_of()).detect(text, **options)
+
+
+@pytest.mark.parametrize("parameters", [{}, {"run": (2, 3), "offsets": 5}, {"starts": "conversation"}])
+def test_the_reference_program_gives_the_score(parameters: dict[str, Any]) -> None:
+    """The program that docs/soft.md shows, with every constant."""
+    key = key_of(**parameters)
+    for sentences in (written(key), written(None, 9)):
+        detection = mark_of(key).detect(" ".join(sentences), draws=9)
+        length = math.ceil(oracle.BLOCKS_PER_SENTENCE * len(sentences)) + int(key.starts[-1])
+        signs = np.sqrt(key.block_size) * targets(key, length)
+        score = oracle.soft_score(project(EMBEDDER.embed(list(detection.sentences)), key), signs, key.starts.tolist())
+        assert detection.raw == pytest.approx(score, rel=1e-9)
+
+
 # Many keys
 
 
 def test_whose_key_it_was() -> None:
-    keys = [key_of(number, run=run) for number in range(8) for run in (1, 4)]
-    for right in (4, 9):
+    keys = [key_of(number, run=run, offsets=1 + 15 * (number % 2)) for number in range(8) for run in (1, 4)]
+    for right in (4, 9, 6):
         best = detect(" ".join(written(keys[right])), keys, embedder=EMBEDDER)
         assert (best[0].key_id, best[0].keys_tried, best[0].verdict()) == (keys[right].id, 16, "found")
 
@@ -209,3 +266,11 @@ def test_texts_are_found_under_a_folder_of_several_keys(tmp_path: Path) -> None:
     texts = [" ".join(written(key)) for key in keys]
     answers = auditor.answer(texts)
     assert [getattr(answer, "key_id", answer) for answer in answers] == [key.id for key in keys]
+
+
+def test_many_keys_of_a_long_text_are_scored_in_parts() -> None:
+    keys = [key_of(number) for number in range(30)]
+    text = " ".join(written(keys[0]) * 8)
+    best = detect(text, keys, embedder=EMBEDDER, best=30, search="excerpt", draws=99)
+    alone = {key.id: mark_of(key).detect(text, search="excerpt", draws=99).raw for key in keys[:3]}
+    assert {detection.key_id: detection.raw for detection in best if detection.key_id in alone} == pytest.approx(alone)

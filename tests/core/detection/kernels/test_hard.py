@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import oracle
@@ -115,17 +115,12 @@ def test_search_is_the_oracle(
         assert result.z[key] == expected
 
 
-@pytest.mark.parametrize(("share", "count", "length"), [(0.28, 25, 7), (0.07, 100, 7), (1.12, 25, 28), (1.1, 50, 55)])
-def test_prefix_lengths_are_exact(share: float, count: int, length: int) -> None:
-    """In floating point each of these products is a little more than the whole number."""
-    assert share * count > length
-    assert oracle.prefix_length(share, count) == length
-    least, most = prefix_lengths(count, min(share, 1), max(share, 1))
-    assert (least if share < 1 else most)[count] == length
-
-
 @settings(max_examples=100, deadline=None)
-@given(hundredths=st.integers(1, 400), count=st.integers(0, 60))
+@given(hundredths=st.integers(1, 400), count=st.integers(0, 100))
+@example(28, 25)  # in floating point each of these products is a little more than the whole number
+@example(7, 100)
+@example(112, 25)
+@example(110, 50)
 def test_prefix_lengths_are_the_oracles(hundredths: int, count: int) -> None:
     share = hundredths / 100
     least, most = prefix_lengths(count, min(share, 1), max(share, 1))
@@ -196,6 +191,26 @@ def test_batches_of_texts_equal_texts_one_by_one() -> None:
     )  # fmt: skip
     alone = [alignment.search(case.units, case.valid, case.packed, 8, limits, rule).z for case in cases]
     assert np.array_equal(together.z, np.concatenate(alone))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), count=st.integers(1, 5), m=st.integers(1, 64), offsets=st.integers(1, 6))
+def test_hard_bits_are_searched_from_every_block_on(seed: int, count: int, m: int, offsets: int) -> None:
+    limits, rule = Limits.of("single"), a_rule(seed, 0.5, 1.5, False)
+    case = Case(seed, count, m, limits, keys=3, blocks=12 + offsets)
+    result = alignment.search(case.units, case.valid, case.packed, m, limits, rule, offsets=offsets)
+    for key in range(3):
+        every = [
+            oracle.score(
+                count, case.bits, case.splittable.tolist(), case.secret(key)[start:], m,
+                mean=dict(enumerate(rule.mean)), std=dict(enumerate(rule.std)),
+            )
+            for start in range(offsets)
+        ]  # fmt: skip
+        assert result.z[key] == max(every)
+        assert every[result.offset[key]] == max(every)
+        alone = alignment.search(case.units, case.valid, case.packed[key][None], m, limits, rule, offsets=offsets)
+        assert (alone.z[0], alone.offset[0]) == (result.z[key], result.offset[key])
 
 
 def replay(case: Case, steps: list[Step], key: int) -> tuple[int, int, int]:

@@ -12,10 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracle
+from alimark.core._util.arrays import Floats
 from alimark.core.frozen.kernels.lanes import LANES
 from alimark.core.frozen.kernels.soft import (
     FIRST_BLOCK,
     LocalUnits,
+    carried_blocks,
+    carrying_chances,
     search_local_soft,
     search_soft,
     trace_local_soft,
@@ -76,39 +79,19 @@ cases = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
-@given(case=cases)
-def test_the_score_is_the_oracles_likelihood(case: Case) -> None:
-    plain = [math.log(oracle.soft_likelihood(case.worths(key), case.rule._asdict())) for key in range(3)]
-    np.testing.assert_allclose(case.search(), plain, rtol=1e-9, atol=1e-9)
-
-
-@settings(max_examples=80, deadline=None)
-@given(case=cases)
-def test_the_score_of_several_rules_is_their_mean_likelihood(case: Case) -> None:
-    rules = (case.rule, case.wandering)
-    plain = [
-        math.log(sum(oracle.soft_likelihood(case.worths(key), rule._asdict()) for rule in rules) / 2)
-        for key in range(3)
-    ]
-    np.testing.assert_allclose(case.search(*rules), plain, rtol=1e-9, atol=1e-9)
-
-
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(case=cases, seed=st.integers(0, 2**32))
-def test_rules_count_as_their_weights_say(case: Case, seed: int) -> None:
-    rules = (case.rule, case.wandering)
-    weights = np.random.default_rng(seed).dirichlet([1, 1])
-    plain = [
-        math.log(
-            sum(
-                weight * oracle.soft_likelihood(case.worths(key), rule._asdict())
-                for rule, weight in zip(rules, weights, strict=True)
-            )
-        )
-        for key in range(3)
-    ]
-    np.testing.assert_allclose(case.search(*rules, weights=weights.tolist()), plain, rtol=1e-9, atol=1e-9)
+def test_the_score_is_the_mean_of_the_oracles_likelihoods_by_the_weights_of_the_rules(case: Case, seed: int) -> None:
+    rules, weights = (case.rule, case.wandering), np.random.default_rng(seed).dirichlet([1, 1])
+    plain = np.array([
+        [oracle.soft_likelihood(case.worths(key), rule._asdict()) for rule in rules] for key in range(3)
+    ])  # fmt: skip
+    for scores, likelihoods in (
+        (case.search(), plain[:, 0]),
+        (case.search(*rules), plain.mean(axis=1)),
+        (case.search(*rules, weights=weights.tolist()), plain @ weights),
+    ):
+        np.testing.assert_allclose(scores, np.log(likelihoods), rtol=1e-9, atol=1e-9)
 
 
 def test_equal_weights_are_no_weights() -> None:
@@ -132,6 +115,35 @@ def test_the_alignment_shown_is_the_likeliest(case: Case) -> None:
     assert best == pytest.approx(math.log(plain), rel=1e-9, abs=1e-9)
     told = [step.last for step in steps if step.kind != 2]
     assert sorted(set(told)) == list(range(len(case.units)))  # every sentence is told of
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    case=st.builds(
+        Case, seed=st.integers(0, 2**32), count=st.integers(1, 6), m=st.integers(1, 64), length=st.integers(1, 9)
+    ),
+    first_blocks=st.one_of(
+        st.integers(1, 6).map(lambda offsets: list(range(offsets))),
+        st.lists(st.integers(1, 12), unique=True, max_size=5).map(lambda starts: [0, *sorted(starts)]),
+    ),
+)
+def test_the_soft_score_is_the_oracles_over_all_starts(case: Case, first_blocks: list[int]) -> None:
+    """Also over starts with gaps, as of keys whose blocks serve several sentences, and over some beyond the last block."""
+    keys, starts = np.arange(3), np.array(first_blocks)
+    for rules in ((case.rule,), (case.wandering,), (case.rule, case.wandering)):
+        scores = search_soft(
+            case.tables, case.blocks, np.array([case.blocks.shape[1]]), rules,
+            starts=np.array([0, len(case.units)]), texts=0 * keys, keys=keys, first_blocks=starts,
+        )  # fmt: skip
+        every = [
+            [oracle.soft_likelihood(case.worths(key), rule._asdict(), first_blocks=first_blocks) for rule in rules]
+            for key in range(3)
+        ]
+        np.testing.assert_allclose(scores, np.log(np.mean(every, axis=1)), rtol=1e-9, atol=1e-9)
+    chances = case.rule._asdict()
+    best, _ = trace_soft(case.tables, case.blocks[0], case.rule, starts)
+    likeliest = oracle.soft_likelihood(case.worths(0), chances, best=max, first_blocks=first_blocks)
+    assert best == pytest.approx(math.log(likeliest), rel=1e-9, abs=1e-9)
 
 
 @settings(max_examples=100, deadline=None)
@@ -164,22 +176,6 @@ def test_rounding_does_not_choose_between_equal_alignments() -> None:
     for _ in range(50):
         rounded = case.tables * (1 + 1e-14 * rng.standard_normal(case.tables.shape))
         assert trace_soft(rounded, run, RULES[0])[1] == shown
-
-
-def test_lengths_and_texts_are_kept_apart() -> None:
-    first, second = Case(1, 5, 32, 8), Case(2, 7, 32, 8)
-    together = search_soft(
-        np.concatenate([first.tables, second.tables]), second.blocks,
-        np.array([6, 8]), RULES, starts=np.array([0, 5, 12]), texts=np.array([1, 0]), keys=np.array([2, 1]),
-    )  # fmt: skip
-    alone = [
-        search_soft(
-            case.tables, second.blocks[:, :length], np.array([length]), RULES,
-            starts=np.array([0, len(case.units)]), texts=np.zeros(1, np.int64), keys=np.array([key]),
-        )[0]
-        for case, length, key in ((second, 8, 2), (first, 6, 1))
-    ]  # fmt: skip
-    np.testing.assert_allclose(together, alone, rtol=1e-12)
 
 
 def _plain_forward(worths: Any, rule: SoftRule, first_blocks: Sequence[int]) -> float:
@@ -253,18 +249,20 @@ def test_scores_are_those_of_plain_arithmetic_to_the_last_bit(
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), texts=st.lists(st.integers(0, 2), min_size=1, max_size=4 * LANES))
 def test_jobs_in_any_order_have_the_scores_of_each_job_alone(seed: int, texts: list[int]) -> None:
-    cases = [Case(seed, count, 64, 14, 5) for count in (3, 8, 5)]
-    tables = np.concatenate([case.tables for case in cases])
+    cases, lengths = [Case(seed, count, 64, 14, 5) for count in (3, 8, 5)], np.array([6, 14, 9])
+    tables, blocks = np.concatenate([case.tables for case in cases]), cases[0].blocks
     keys = np.random.default_rng(seed).integers(0, 5, len(texts))
-
-    def scores(of_texts: Any, of_keys: Any) -> Any:
-        return search_soft(
-            tables, cases[0].blocks, np.array([6, 14, 9]), RULES, starts=np.array([0, 3, 11, 16]),
-            texts=of_texts, keys=of_keys,
-        )  # fmt: skip
-
-    alone = [scores(np.array([text]), keys[job : job + 1])[0] for job, text in enumerate(texts)]
-    np.testing.assert_array_equal(scores(np.array(texts), keys), alone)
+    together = search_soft(
+        tables, blocks, lengths, RULES, starts=np.array([0, 3, 11, 16]), texts=np.array(texts), keys=keys
+    )
+    alone = [
+        search_soft(
+            cases[text].tables, blocks[:, : lengths[text]], lengths[[text]], RULES,
+            starts=np.array([0, len(cases[text].units)]), texts=np.zeros(1, np.int64), keys=keys[[job]],
+        )[0]
+        for job, text in enumerate(texts)
+    ]  # fmt: skip
+    np.testing.assert_array_equal(together, alone)
 
 
 def test_the_rules_are_probabilities() -> None:
@@ -275,3 +273,43 @@ def test_the_rules_are_probabilities() -> None:
     assert len(WEIGHTS) == len(RULES)
     assert min(WEIGHTS) > 0
     assert sum(WEIGHTS) == pytest.approx(1)
+
+
+# The probability of carrying a block
+
+
+def likelihood(worths: Floats, rule: SoftRule) -> float:
+    return oracle.soft_likelihood(worths.tolist(), rule._asdict())
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_probability_of_carrying_a_block_is_a_derivative_of_the_likelihood(rule: SoftRule) -> None:
+    worths = np.random.default_rng(1).normal(size=(4, 5)) + 1.5 * np.eye(4, 5)
+    ratios = np.exp(rule.worth * worths - rule.worth**2 / 2)
+    carried = carried_blocks(ratios, np.array(rule), FIRST_BLOCK)
+    step = 1e-5
+    for i in range(4):
+        for j in range(5):
+            moved = np.zeros((4, 5))
+            moved[i, j] = step
+            slope = math.log(likelihood(worths + moved, rule) / likelihood(worths - moved, rule)) / (2 * step)
+            assert carried[i, j] == pytest.approx(slope / rule.worth, abs=1e-6)
+
+
+def test_rules_count_by_their_likelihood() -> None:
+    rng = np.random.default_rng(2)
+    m, blocks = 16, rng.integers(0, 1 << 16, 10, np.uint64)
+    bits = (blocks[:4, None] >> np.arange(m, dtype=np.uint64)[::-1]) & np.uint64(1)
+    units = rng.normal(size=(4, m)) + 1.5 * (2.0 * bits - 1) / np.sqrt(m)
+    signs = 2.0 * ((blocks[:, None] >> np.arange(m, dtype=np.uint64)[::-1]) & np.uint64(1)) - 1
+    worths = units @ signs.T / np.sqrt(m)
+    weights = (0.7, 0.3)
+    expected, total = np.zeros(4), 0.0
+    for rule, weight in zip(RULES[2:4], weights, strict=True):
+        ratio = weight * likelihood(worths, rule)
+        carried = carried_blocks(np.exp(rule.worth * worths - rule.worth**2 / 2), np.array(rule), FIRST_BLOCK)
+        expected += ratio * carried.sum(axis=1)
+        total += ratio
+    chances = carrying_chances(worth_tables(units), blocks, RULES[2:4], weights, FIRST_BLOCK, np.ones(4))
+    assert chances == pytest.approx(expected / total)
+    assert ((chances > 0) & (chances < 1)).all()

@@ -66,8 +66,10 @@ class TestNullTables:
             null_tables.read_reference(path)
 
     def test_prefix_lengths_are_whole_blocks(self) -> None:
-        least, most = null_tables.prefix_lengths(13)
+        least, most = null_tables.prefix_lengths(2000)
         assert (least[13], most[13], least[1], most[1]) == (7, 20, 1, 2)
+        assert least.tolist() == [max(1, (n + 1) // 2) for n in range(2001)]
+        assert most.tolist() == [max(1, (3 * n + 1) // 2) for n in range(2001)]
         with pytest.raises(AlimarkError, match="alpha"):
             null_tables.prefix_lengths(5, alpha=1.2)
 
@@ -82,9 +84,3 @@ def test_prefix_lengths_are_those_of_the_decimal_numbers() -> None:
         hundredths = round(100 * alpha)
         assert least.tolist() == [max(1, -(-hundredths * n // 100)) for n in range(201)]
         assert most.tolist() == [max(1, -(-(200 + hundredths) * n // 100)) for n in range(201)]
-
-
-def test_prefix_lengths_of_the_paper() -> None:
-    least, most = null_tables.prefix_lengths(2000)
-    assert least.tolist() == [max(1, (n + 1) // 2) for n in range(2001)]
-    assert most.tolist() == [max(1, (3 * n + 1) // 2) for n in range(2001)]

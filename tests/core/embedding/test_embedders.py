@@ -7,8 +7,9 @@ import json
 import os
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import numpy as np
@@ -34,19 +35,11 @@ TEXTS = [
     *(" ".join(WORDS[i % 7 : i % 7 + n]) for i, n in enumerate(range(1, 18))),
 ]
 
-# torch and transformers warn of their own future; that is not what is tested here.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
-    folder = tmp_path / "home"
-    if not request.node.get_closest_marker("weights"):
-        monkeypatch.setenv("ALIMARK_HOME", str(folder))
-    return folder
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model that a test may change."""
+    return make_model(tmp_path / "model", "bert")
 
 
 @pytest.fixture(scope="module")
@@ -166,12 +159,9 @@ class TestTexts:
         assert gap(vectors[:1], vectors[1:2]) > 0.01
 
     @pytest.mark.parametrize("backend", ["onnx", "torch"])
-    def test_no_texts_give_no_rows(self, bert: Path, backend: Any) -> None:
-        assert load_embedder(str(bert), backend=backend).embed([]).shape == (0, 32)
-
-    @pytest.mark.parametrize("backend", ["onnx", "torch"])
-    def test_half_a_surrogate_pair_is_no_reason_to_fail(self, bert: Path, backend: Any) -> None:
+    def test_no_texts_and_half_a_surrogate_pair_are_no_reason_to_fail(self, bert: Path, backend: Any) -> None:
         embedder = load_embedder(str(bert), backend=backend)
+        assert embedder.embed([]).shape == (0, 32)
         assert np.isfinite(embedder.embed(["the \ud83d river", "\udc00"])).all()
 
     def test_what_is_not_text_is_refused(self, bert: Path) -> None:
@@ -192,18 +182,8 @@ class TestTexts:
     def test_threads_share_an_embedder(self, bert: Path, backend: Any) -> None:
         embedder = load_embedder(str(bert), backend=backend)
         expected = embedder.embed(TEXTS)
-        gaps: list[float] = []
-
-        def work() -> None:
-            gaps.extend(gap(embedder.embed(TEXTS), expected) for _ in range(5))
-
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(gaps) == 20
-        assert max(gaps) < 1e-6
+        with ThreadPoolExecutor(4) as threads:
+            assert max(threads.map(lambda _: gap(embedder.embed(TEXTS), expected), range(20))) < 1e-6
 
 
 class TestCache:
@@ -242,13 +222,7 @@ class TestCache:
             "print(load_embedder(sys.argv[1], backend='onnx').embed(['the river']).tobytes().hex())"
         )
         workers = [
-            subprocess.Popen(
-                [sys.executable, "-c", code, str(bert)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+            subprocess.Popen([sys.executable, "-c", code, str(bert)], stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)
             for _ in range(3)
         ]
         for worker in workers:
@@ -271,8 +245,7 @@ class TestCache:
         assert onnx(bert).fingerprint == first
         assert [file.name for file in hashed] == [str(weights)]
 
-    def test_other_settings_are_another_graph(self, tmp_path: Path, home: Path) -> None:
-        folder = make_model(tmp_path / "model", "bert")
+    def test_other_settings_are_another_graph(self, folder: Path, home: Path) -> None:
         mean = onnx(folder).embed(TEXTS)
         write(folder / "1_Pooling" / "config.json", {"embedding_dimension": 32, "pooling_mode": "cls"})
         assert gap(onnx(folder).embed(TEXTS), mean) > 0.01
@@ -288,22 +261,16 @@ class TestErrors:
         with pytest.raises(ModelError, match=r"modules\.json"):
             load_embedder(str(tmp_path))
 
-    @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
-    def test_a_missing_file(self, tmp_path: Path, name: str) -> None:
-        folder = make_model(tmp_path / "model", "bert")
+    @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json", "modules.json"])
+    def test_a_damaged_or_missing_file(self, folder: Path, name: str) -> None:
+        (folder / name).write_bytes((folder / name).read_bytes()[:100])
+        with pytest.raises(ModelError):
+            load_embedder(str(folder))
         (folder / name).unlink()
         with pytest.raises(ModelError, match=name):
             load_embedder(str(folder))
 
-    @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json", "modules.json"])
-    def test_a_damaged_file(self, tmp_path: Path, name: str) -> None:
-        folder = make_model(tmp_path / "model", "bert")
-        (folder / name).write_bytes((folder / name).read_bytes()[:100])
-        with pytest.raises(ModelError):
-            load_embedder(str(folder))
-
-    def test_an_unknown_architecture(self, tmp_path: Path) -> None:
-        folder = make_model(tmp_path / "model", "bert")
+    def test_an_unknown_architecture(self, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())
         write(folder / "config.json", config | {"hidden_act": "relu"})
         with pytest.raises(ModelError, match=r'variant of bert .* backend="torch"'):
@@ -312,8 +279,7 @@ class TestErrors:
         assert fallback.backend == "sentence-transformers"
         assert fallback.embed(["the river"]).shape == (1, 32)
 
-    def test_an_unknown_module(self, tmp_path: Path) -> None:
-        folder = make_model(tmp_path / "model", "bert")
+    def test_an_unknown_module(self, folder: Path) -> None:
         modules = json.loads((folder / "modules.json").read_text())
         modules[2]["type"] = "sentence_transformers.models.Dense"
         write(folder / "modules.json", modules)
@@ -343,8 +309,7 @@ class TestErrors:
         with pytest.raises(MissingExtra, match=r"alimark\[sentence-transformers\]"):
             load_embedder(str(bert), backend="torch")
 
-    def test_a_pickle_is_never_loaded(self, tmp_path: Path) -> None:
-        folder = make_model(tmp_path / "model", "bert")
+    def test_a_pickle_is_never_loaded(self, folder: Path) -> None:
         (folder / "2_Normalize" / "pytorch_model.bin").write_bytes(b"")
         with pytest.raises(ModelError, match="pickle"):
             load_embedder(str(folder), backend="torch")

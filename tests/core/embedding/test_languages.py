@@ -60,12 +60,6 @@ PHRASES = {
 }
 """The beginnings, middles and ends of sentences in each language, and how a sentence ends."""
 
-# torch and transformers warn of their own future; that is not what is tested here.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
-
 
 class Speaker(StandInLLM):
     """Writes random sentences of one language: two, so that the second shows where the first one ends."""

@@ -37,19 +37,6 @@ SENTENCES = [
     "Although it had rained all night, the match began on time, and the home team won by three goals to one.",
 ]
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
-    folder = tmp_path / "home"
-    if not request.node.get_closest_marker("weights"):
-        monkeypatch.setenv("ALIMARK_HOME", str(folder))
-    return folder
-
 
 @pytest.mark.parametrize("kind", ["bert", "mpnet"])
 def test_int8_is_near_to_float32(tmp_path: Path, home: Path, kind: str) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_embedders import home
 
 from alimark.core.embedding.loading import load_embedder, split_prefix
 from alimark.core.keys.key import Key
@@ -16,15 +15,8 @@ from alimark.errors import KeyMismatch, ModelError
 from alimark.testing import StandInEmbedder
 from tiny_embedders import make_model, write
 
-__all__ = ["home"]  # a fixture that is used by every test
-
 PREFIX = "the old captain:"
 TEXTS = ["The boat.", "A young doctor in the harbour.", "The old piano was sold."]
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
 
 
 def test_the_name_holds_the_instruction(tmp_path: Path) -> None:

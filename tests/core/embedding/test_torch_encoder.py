@@ -22,18 +22,10 @@ TEXTS = ["", "a", "the <pad> story [SEP] ran </s> quickly", "many small said " *
 ]
 CPU = torch.device("cpu")
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
-
 
 @pytest.mark.parametrize("kind", ["bert", "mpnet"])
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_it_gives_the_vectors_of_the_graph(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, pooling: str
-) -> None:
-    monkeypatch.setenv("ALIMARK_HOME", str(tmp_path / "home"))
+def test_it_gives_the_vectors_of_the_graph(tmp_path: Path, kind: str, pooling: str) -> None:
     folder = str(make_model(tmp_path / kind, kind, pooling))
     embedder = load_embedder(folder, backend="torch")
     assert isinstance(embedder, TorchEmbedder)

@@ -1,4 +1,4 @@
-"""Damaged and malicious key files: every one is refused with a `KeyFileError`, or is a key that can be used."""
+"""Damaged and malicious key files: every one is refused with a `KeyFileError`, or is a usable key. Folders of keys."""
 
 from __future__ import annotations
 
@@ -96,13 +96,6 @@ def test_refused(name: str, value: object) -> None:
         Key._decoded(json.dumps(content | {name: value}).encode(), "key.json")
 
 
-def test_directions_are_a_digest() -> None:
-    content = fields(KEYS["soft"])
-    del content["id"]
-    with pytest.raises(KeyFileError, match="directions must be"):
-        Key._decoded(json.dumps(content | {"directions": False}).encode(), "key.json")
-
-
 def test_a_bad_file_in_a_folder_is_left_out(tmp_path: Path) -> None:
     KEYS["hard"].save(tmp_path / "a.json")
     (tmp_path / "b.json").write_text('{"version": 1, "bits": [[999]]}')
@@ -113,6 +106,22 @@ def test_a_bad_file_in_a_folder_is_left_out(tmp_path: Path) -> None:
         load_keys([tmp_path / "b.json"])
     (tmp_path / "a.json").unlink()
     with pytest.warns(UserWarning, match="left out"), pytest.raises(KeyFileError, match=r"b\.json"):
+        load_keys([tmp_path])
+
+
+def test_files_and_folders_in_order(tmp_path: Path) -> None:
+    folder = tmp_path / "keys"
+    folder.mkdir()
+    paths = [folder / "b.json", folder / "a.json", tmp_path / "c.json"]
+    for path in paths:
+        Key.generate().save(path)
+    (folder / "notes.txt").write_text("no key")
+    keys = load_keys([paths[2], str(folder)])
+    assert [key.id for key in keys] == [Key.load(path).id for path in (paths[2], paths[1], paths[0])]
+
+
+def test_a_folder_without_keys(tmp_path: Path) -> None:
+    with pytest.raises(KeyFileError, match="no key file"):
         load_keys([tmp_path])
 
 

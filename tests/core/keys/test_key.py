@@ -167,11 +167,8 @@ def test_what_is_alimarks_is_refused_to_other_schemes() -> None:
 class TestFile:
     def test_round_trip(self, tmp_path: Path) -> None:
         centre = np.linspace(0, 1, 64)
-        for key in (
-            fresh(),
-            fresh(centre=centre),
-            Key.from_arrays([[0, 1]], np.eye(2, 64), embedder=StandInEmbedder()),
-        ):
+        given = Key.from_arrays([[0, 1]], np.eye(2, 64), embedder=StandInEmbedder())
+        for key in (fresh(), fresh(centre=centre), given):
             path = tmp_path / f"{key.id}.json"
             key.save(path)
             loaded = Key.load(path)
@@ -234,11 +231,9 @@ class TestFile:
         Key.from_arrays([[0, 1], [1, 1]], np.eye(2, 64), embedder=StandInEmbedder()).save(path)
         good = json.loads(path.read_text())
         for change in ({"bits": good["bits"][::-1]}, {"bits": [[0], [1]]}, {"vectors": None}):
-            content = good | change
-            (tmp_path / "other.json").write_text(json.dumps(content))
-            (tmp_path / "other.json").chmod(0o600)
+            path.write_text(json.dumps(good | change))
             with pytest.raises(KeyFileError):
-                Key.load(tmp_path / "other.json")
+                Key.load(path)
 
     @pytest.mark.parametrize("centre", [[1.0, float("nan")], [[1.0]], [float("inf")]])
     def test_centres_are_checked(self, centre: object) -> None:

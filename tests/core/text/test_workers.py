@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -38,22 +39,15 @@ def test_the_answers_are_the_same() -> None:
     cutter = splitter()
     assert [workers.units(text) for text in TEXTS[-20:]] == [cutter.units(text) for text in TEXTS[-20:]]
     assert all(worker.alive for worker in workers._workers)
-    assert {reading.flaw for reading in readings if reading} >= {
-        "",
-        "blank",
-        "unfinished",
-        "degenerate",
-        "markup",
-        "code",
-    }
+    flaws = {reading.flaw for reading in readings if reading}
+    assert {"", "blank", "unfinished", "degenerate", "markup", "code"} <= flaws
 
 
 def test_a_process_that_dies_is_done_without() -> None:
     workers = Workers("nupunkt", 3)
     readings = expected()
     assert workers.readings(CONTINUATIONS) == readings
-    process = workers._workers[1]._process
-    assert process is not None
+    process: Any = workers._workers[1]._process
     process.kill()
     process.wait()
     assert workers.readings(CONTINUATIONS) == readings

@@ -88,11 +88,3 @@ def tournament(probabilities: Sequence[float], bits: Sequence[Sequence[int]]) ->
                 new[j] += p * q * (1.0 if b > a else 0.5 if a == b else 0.0)
         chances = new
     return chances
-
-
-def mean_bias(ids: Sequence[int], chunk: int, bias_of: Callable[[Sequence[int]], Callable[[int], float]]) -> float:
-    """SIR: the mean over a text of the bias that the text before each chunk gives to its tokens."""
-    found = []
-    for i in range(chunk, len(ids)):
-        found.append(bias_of(ids[: i // chunk * chunk])(ids[i]))
-    return sum(found) / len(found)

@@ -16,8 +16,6 @@ from alimark.core.frozen.kernels import payload as kernels
 from alimark.core.frozen.payload_code import PayloadCode
 from alimark.core.frozen.soft_rules import RULES, WEIGHTS
 
-FIRST = np.zeros(1, np.int64)
-
 
 @given(seed=st.integers(0, 10_000), bits=st.integers(1, 9), free=st.integers(1, 9), wrong=st.integers(0, 3))
 @settings(max_examples=40, deadline=None)

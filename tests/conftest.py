@@ -17,8 +17,9 @@ import alimark.core.parameters
 import alimark.lab.attacks
 from alimark.testing import StandInEmbedder, StandInLLM
 from commands import command
+from fake_server import fake, waits
 
-__all__ = ["command"]  # a fixture, used by name
+__all__ = ["command", "fake", "waits"]  # fixtures, used by name
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without job control starts what it runs in the background so; tests of Ctrl-C would wait for ever.

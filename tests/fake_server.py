@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from alimark.core.llm import _http
-
 KEY = "sk-do-not-tell-1234567890"
 
 
@@ -107,5 +105,5 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def pause(seconds: float) -> None:
         waited.append(seconds)
 
-    monkeypatch.setattr(_http, "_pause", pause)
+    monkeypatch.setattr("alimark.core.llm._http._pause", pause)
     return waited

@@ -26,11 +26,9 @@ from alimark.serve.checking import Answer, Check, Checker
 from alimark.serve.places import Places, QueueFull
 from alimark.serve.writing import Writers
 from alimark.testing import StandInEmbedder
-from fake_server import KEY, Fake, Reply, fake
+from fake_server import KEY, Fake, Reply
 from fixed_texts import fixed_key
 from rewriters import STORY, Rewriter
-
-__all__ = ["fake"]  # a fixture, used by name
 
 
 def test_owners_take_turns() -> None:

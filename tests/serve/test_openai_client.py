@@ -9,11 +9,9 @@ import pytest
 from services import Running, serving
 
 from alimark.core.llm.openai import OpenAI
-from fake_server import Fake, Reply, fake
+from fake_server import Fake, Reply
 
 openai = pytest.importorskip("openai")
-
-__all__ = ["fake"]  # a fixture, used by name
 
 ASK = [{"role": "user", "content": "Tell me a story."}]
 MESSAGES = [

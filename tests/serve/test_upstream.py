@@ -10,9 +10,7 @@ from services import Running, serving
 from alimark.core.llm.base import Request, Sampling
 from alimark.core.llm.openai import OpenAI
 from alimark.testing import StandInLLM
-from fake_server import Fake, Reply, Seen, fake
-
-__all__ = ["fake"]  # a fixture, used by name
+from fake_server import Fake, Reply, Seen
 
 
 def completions(seen: Seen) -> Reply:

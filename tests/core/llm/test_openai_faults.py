@@ -24,9 +24,7 @@ from alimark.core.llm import _http, load_llm
 from alimark.core.llm.base import Request
 from alimark.core.llm.openai import OpenAI
 from alimark.errors import ContextFull, LLMError
-from fake_server import KEY, Fake, Reply, Seen, fake, waits
-
-__all__ = ["fake", "waits"]  # fixtures, used by name
+from fake_server import KEY, Fake, Reply, Seen
 
 
 class TestAddresses:
@@ -172,11 +170,7 @@ class TestFaults:
 
     def test_a_server_too_slow(self, fake: Fake, waits: list[float]) -> None:
         done = threading.Event()
-
-        def wait(handler: BaseHTTPRequestHandler) -> None:
-            done.wait(5)
-
-        fake.raw = wait
+        fake.raw = lambda handler: done.wait(5) and None
         with connect(fake, timeout=0.1, retries=1) as llm, pytest.raises(LLMError, match=r"within 0\.1 seconds"):
             draw(llm)
         done.set()
@@ -201,16 +195,8 @@ class TestFaults:
 
     def test_waits_grow_and_heed_the_server(self, fake: Fake, waits: list[float]) -> None:
         later = formatdate(4_000_000_000, usegmt=True)
-        asked = [
-            {},
-            {},
-            {},
-            {"Retry-After": "7"},
-            {"Retry-After": "9999"},
-            {"Retry-After": later},
-            {"Retry-After": "?"},
-        ]
-        replies = iter([Reply({}, 429, headers) for headers in asked])
+        asked = [None, None, None, "7", "9999", later, "?"]
+        replies = iter([Reply({}, 429, {"Retry-After": after} if after else {}) for after in asked])
         fake.answer = lambda seen: next(replies, None) or numbered(seen)
         with connect(fake, backoff=0.01, retries=9) as llm:
             draw(llm)
@@ -271,12 +257,8 @@ class TestFaults:
 
     def test_an_error_of_the_caller_comes_through(self, fake: Fake) -> None:
         fake.answer = numbered
-
-        def over(text: str) -> bool:
-            raise ZeroDivisionError
-
         with connect(fake) as llm, pytest.raises(ZeroDivisionError):
-            llm.draw([Request(CONTEXT, 2, 1)], ANY, over)
+            llm.draw([Request(CONTEXT, 2, 1)], ANY, lambda _: 1 / 0)  # type: ignore[arg-type, return-value]
 
 
 class TestThreads:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 
 from alimark import AliMark, Generation, Key, Sampling
 from alimark.core.generation.api import Ending, GenerationSettings, Scheduler, Session
-from alimark.core.llm.base import LLM, Draw, Request, StopCondition
+from alimark.core.llm.base import LLM, Draw
 from alimark.core.schemes.registry import rule_for
 from alimark.testing import StandInEmbedder, StandInLLM
 from single_text import generate
+from watched import Told, watched
 
 EMBEDDER = StandInEmbedder()
 SOFT = Key.generate(secret=bytes(range(32)), embedder=EMBEDDER)
@@ -44,28 +44,19 @@ def test_a_model_that_may_not_end_writes_all_sentences() -> None:
     assert len(write(StandInLLM(ends=0.25), sampling=Sampling()).sentences) == 20
 
 
-class Scripted(LLM):
-    """Answers every draw with the next part of a fixed answer, and then ends its text."""
-
-    name = "scripted"
-
-    def __init__(self, *parts: Draw) -> None:
-        self.parts = parts
-        self.counts: list[int] = []
-
-    def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
-        [request] = requests
-        self.counts.append(request.count)
-        done = sum(part.text.strip() in request.context for part in self.parts)
-        return [[[*self.parts, Draw("", 1, "model")][done]] * request.count]
+def scripted(*parts: Draw) -> LLM:
+    """A model that answers every draw with the next part of a fixed answer, and then ends its text."""
+    steps = [*parts, Draw("", 1, "model")]
+    return Told(lambda request, _: steps[sum(part.text.strip() in request.context for part in parts)])
 
 
 def test_an_ending_after_a_full_stop_costs_one_draw() -> None:
     """The draw that was chosen ended the text, so a single further draw is asked whether it does."""
-    llm = Scripted(Draw("The sum is four. ", 5, "sentence"), Draw("That is all.", 4, "model"))
-    generation = write(llm)
+    counts: list[int] = []
+    llm = scripted(Draw("The sum is four. ", 5, "sentence"), Draw("That is all.", 4, "model"))
+    generation = write(watched(llm, lambda requests: counts.append(requests[0].count)))
     assert (generation.text, generation.ended) == ("The sum is four. That is all.", "model ended")
-    assert llm.counts == [8, 8, 1]
+    assert counts == [8, 8, 1]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +65,7 @@ def test_an_ending_after_a_full_stop_costs_one_draw() -> None:
     ids=["no full stop", "code"],
 )
 def test_the_last_words_stay_as_they_are(begun: str, last: str, end: str) -> None:
-    generation = write(Scripted(Draw(begun, 5, "sentence"), Draw(last, 9, "model")))
+    generation = write(scripted(Draw(begun, 5, "sentence"), Draw(last, 9, "model")))
     assert generation.text.endswith(end)
     assert generation.ended == "model ended"
 
@@ -131,7 +122,7 @@ def test_the_token_limit_is_kept_to_the_token(most: int) -> None:
     ],
 )  # fmt: skip
 def test_stop_sequences(stops: list[str], parts: list[Draw], text: str) -> None:
-    generation, pieces = write_until(Scripted(*parts), Ending(tuple(stops)))
+    generation, pieces = write_until(scripted(*parts), Ending(tuple(stops)))
     assert generation.text == text
     assert generation.ended == ("model ended" if stops == ["never"] else "stop sequence")
     assert len(generation.matches) == len(generation.sentences)

@@ -15,6 +15,7 @@ from alimark.core.llm.base import LLM, Draw, Request, StopCondition
 from alimark.errors import AlimarkError
 from alimark.testing import StandInEmbedder, StandInLLM
 from single_text import generate
+from watched import Told
 
 EMBEDDER = StandInEmbedder()
 # Fixed secrets: a random one that happens to lie along what all sentences share would fail a test once in a while.
@@ -27,6 +28,11 @@ PROMPT = "It was a long day in the harbour."
 def write(llm: object = None, *, key: Key | None = None, seed: int = 1, **options: object) -> Generation:
     chosen = GenerationSettings(**({"sentences": 6, "candidates": 24} | options))  # type: ignore[arg-type]
     return generate(PROMPT, key or KEYS[8], EMBEDDER, llm or StandInLLM(), chosen, seed=seed)  # type: ignore[arg-type]
+
+
+def fixed(texts: Sequence[str]) -> LLM:
+    """A model that draws these texts in this order."""
+    return Told(lambda _, number: Draw(texts[number % len(texts)], 5, "sentence"))
 
 
 def test_counts_of_matching_bits_are_true_and_high() -> None:
@@ -55,20 +61,6 @@ def test_sampling_stops_at_the_first_full_match() -> None:
     assert generation.candidates < 6 * 10
 
 
-class Fixed(LLM):
-    """Draws given texts in a given order."""
-
-    name = "fixed"
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self.texts = texts
-
-    def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
-        [request] = requests
-        numbers = range(request.first, request.first + request.count)
-        return [[Draw(self.texts[i % len(self.texts)], 5, "sentence") for i in numbers]]
-
-
 def test_without_a_full_match_the_best_are_drawn_at_random_and_repeats_count() -> None:
     key = KEYS[16]
     texts = [
@@ -80,7 +72,7 @@ def test_without_a_full_match_the_best_are_drawn_at_random_and_repeats_count() -
     best = [t for t in texts if count[t] == max(count.values())]
     other = next(t for t in texts if t not in best)
     tied = other.replace("hours", "hours and hours")  # any other text: forced to tie by repeating the best one
-    llm = Fixed([best[0], best[0], best[0], other, tied])
+    llm = fixed([best[0], best[0], best[0], other, tied])
     chosen = Counter(write(llm, key=key, seed=s, sentences=1, candidates=5).text for s in range(20))
     assert set(chosen) <= {t.strip() for t in (*best, tied)}
 
@@ -97,7 +89,7 @@ def test_a_sentence_drawn_twice_counts_twice() -> None:
             pool[len(pool)] = text
         if len(pool) == 2:
             break
-    llm = Fixed([f" {pool[0]} ", f" {pool[0]} ", f" {pool[0]} ", f" {pool[1]} "])
+    llm = fixed([f" {pool[0]} ", f" {pool[0]} ", f" {pool[0]} ", f" {pool[1]} "])
     chosen = Counter(write(llm, key=key, seed=s, sentences=1, candidates=4).text for s in range(400))
     assert 0.66 < chosen[pool[0]] / 400 < 0.84
 
@@ -109,8 +101,8 @@ def test_a_sentence_drawn_twice_counts_twice() -> None:
         (StandInLLM(blanks=1.0), "model ended", 0),
         (StandInLLM(repeats=1.0), "model repeats itself", 1),
         (StandInLLM(context_characters=150), "context full", 2),
-        (Fixed([""]), "model ended", 0),
-        (Fixed(["?! ... "]), "model ended", 0),
+        (fixed([""]), "model ended", 0),
+        (fixed(["?! ... "]), "model ended", 0),
     ],
 )
 def test_a_model_that_gives_no_more_ends_the_text(llm: object, ended: str, sentences: int) -> None:
@@ -141,48 +133,32 @@ def test_equally_good_sentences_without_end_are_drawn_at_random() -> None:
     beginnings = [f"Number {i} came to the old house by the river and" for i in range(40)]
     bits = to_bits(project(EMBEDDER.embed([f"{beginning}." for beginning in beginnings]), key)).tolist()
     tied = [beginning for beginning, b in zip(beginnings, bits, strict=True) if (b ^ block).bit_count() == 1][:2]
-
-    class CutOff(LLM):
-        name = "cut off"
-
-        def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
-            return [[Draw(f" {text}", 128, "length") for text in tied]]
-
-    texts = Counter(write(CutOff(), key=key, seed=s, sentences=1, candidates=2).text for s in range(100))
+    llm = Told(lambda _, number: Draw(f" {tied[number]}", 128, "length"))
+    texts = Counter(write(llm, key=key, seed=s, sentences=1, candidates=2).text for s in range(100))
     assert len(texts) == 2
     assert min(texts.values()) > 25
 
 
 def test_flawed_candidates_are_counted_and_avoided() -> None:
-    class Parrot(LLM):
-        """Half of its draws are blank or say the same, and it begins with that."""
+    def parrot(request: Request, number: int) -> Draw:
+        """Three draws of four are blank or say the same, and the text begins with that."""
+        same = " The same thing again. "
+        texts = (" ", same, f" It is now {len(request.context)} hours. ", same)
+        return Draw(texts[number % 4 if "again" in request.context else 1], 3, "sentence")
 
-        name = "parrot"
-
-        def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
-            [request] = requests
-            texts = (
-                " ",
-                " The same thing again. ",
-                f" It is now {len(request.context)} hours. ",
-                " The same thing again. ",
-            )
-            first = "again" not in request.context
-            return [[Draw(texts[1 if first else i % 4], 3, "sentence") for i in range(request.count)]]
-
-    generation = write(Parrot(), candidates=16)
+    generation = write(Told(parrot), candidates=16)
     assert generation.ended == "complete"
     assert generation.rejected == {"blank": 5 * 4, "repeat": 5 * 8}
     assert len(set(generation.sentences)) == 6
 
 
 def test_too_few_draws_is_an_error() -> None:
-    class Short(Fixed):
+    class Short(StandInLLM):
         def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
             return [super().draw(requests, sampling, stop)[0][:-1]]
 
     with pytest.raises(AlimarkError, match="23 answers where 24"):
-        write(Short([" One. "]))
+        write(Short())
 
 
 def test_progress_streams_the_text() -> None:

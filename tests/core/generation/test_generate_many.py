@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -19,6 +18,7 @@ from alimark.core.schemes.registry import rule_for
 from alimark.errors import AlimarkError, LLMError
 from alimark.testing import StandInEmbedder, StandInLLM
 from single_text import generate
+from watched import Told, watched
 
 EMBEDDER = StandInEmbedder()
 KEY = Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes(range(32)))
@@ -100,34 +100,30 @@ def test_each_candidate_is_embedded_once_and_the_cost_is_told() -> None:
     assert cost["elapsed"] >= cost["seconds"] > 0
 
 
-class Faulty(StandInLLM):
-    """Fails for contexts that hold a word."""
-
-    def draw(self, requests: Sequence[Request], sampling: Sampling, over: StopCondition) -> list[list[Draw]]:
-        if any("Day 3" in request.context for request in requests):
-            raise LLMError("the model choked")
-        return super().draw(requests, sampling, over)
+def choke(requests: Sequence[Request]) -> None:
+    if any("Day 3" in request.context for request in requests):
+        raise LLMError("the model choked")
 
 
 @pytest.mark.parametrize(("callers", "batch"), [(3, 3), (1, 2), (1, 9)])
 def test_an_error_ends_its_own_text_alone(callers: int, batch: int) -> None:
-    llm = Faulty(max_concurrency=callers)
+    llm = watched(StandInLLM(max_concurrency=callers), choke)
     answers = dict(generate_many(PROMPTS, KEY, EMBEDDER, llm, SETTINGS, rule=rule_for, batch=batch))
     assert len(answers) == 9
     assert [i for i, answer in answers.items() if isinstance(answer, AlimarkError)] == [3]
 
 
 def test_a_dead_engine_is_not_asked_for_every_text() -> None:
-    class Dead(StandInLLM):
-        calls = 0
+    calls: list[int] = []
 
-        def draw(self, requests: Sequence[Request], sampling: Sampling, over: StopCondition) -> list[list[Draw]]:
-            Dead.calls += 1
-            raise LLMError("the model is gone")
+    def die(requests: Sequence[Request]) -> None:
+        calls.append(len(requests))
+        raise LLMError("the model is gone")
 
-    answers = dict(generate_many(PROMPTS, KEY, EMBEDDER, Dead(), SETTINGS, rule=rule_for, batch=9))
+    llm = watched(StandInLLM(), die)
+    answers = dict(generate_many(PROMPTS, KEY, EMBEDDER, llm, SETTINGS, rule=rule_for, batch=9))
     assert all(isinstance(answer, LLMError) for answer in answers.values())
-    assert Dead.calls == 4  # once for all, and for three texts by themselves
+    assert calls == [9, 1, 1, 1]  # once for all, and for three texts by themselves
 
 
 def test_a_full_context_ends_its_own_text_alone() -> None:
@@ -165,13 +161,8 @@ def test_unmarked_text_takes_the_first_good_draw_and_needs_no_key() -> None:
 
 def test_chat_style_asks_for_an_answer_and_goes_on_with_it() -> None:
     seen: list[Request] = []
-
-    class Chat(StandInLLM):
-        def draw(self, requests: Sequence[Request], sampling: Sampling, over: StopCondition) -> list[list[Draw]]:
-            seen.extend(requests)
-            return super().draw(requests, sampling, over)
-
-    generation = generate("Why?", KEY, EMBEDDER, Chat(), GenerationSettings(3, 8, prompt_style="chat"), seed=1)
+    llm = watched(StandInLLM(), seen.extend)
+    generation = generate("Why?", KEY, EMBEDDER, llm, GenerationSettings(3, 8, prompt_style="chat"), seed=1)
     assert {turn.content for request in seen for turn in request.messages} == {"Why?"}
     assert seen[0].context == ""
     assert seen[-1].context
@@ -203,7 +194,7 @@ def test_an_awaited_text_can_be_given_up_and_an_error_comes_through() -> None:
     with pytest.raises(TimeoutError):
         asyncio.run(give_up())
     with pytest.raises(LLMError, match="choked"):
-        asyncio.run(mark.agenerate("Day 3.", Faulty(), sentences=2, candidates=2))
+        asyncio.run(mark.agenerate("Day 3.", watched(StandInLLM(), choke), sentences=2, candidates=2))
 
 
 def test_a_closed_scheduler_takes_nothing_and_leaves_nobody_waiting() -> None:
@@ -223,16 +214,10 @@ def test_texts_that_wait_get_a_sentence_in_turn() -> None:
             "It was late.", None, GenerationSettings(3), seed=number, progress=lambda _: order.append(number)
         )
 
-    class Held(StandInLLM):
-        go = threading.Event()
-
-        def draw(self, *arguments: Any) -> list[list[Draw]]:
-            self.go.wait(10)
-            return super().draw(*arguments)
-
-    with Scheduler(Held(), None, batch=1) as scheduler:
+    go = threading.Event()
+    with Scheduler(watched(StandInLLM(), lambda _: go.wait(10)), None, batch=1) as scheduler:
         futures = [scheduler.submit(session(number)) for number in range(3)]
-        Held.go.set()
+        go.set()
         texts = [future.result(10).text for future in futures]
     assert order == [0, 1, 2] * 3
     assert texts == [
@@ -240,38 +225,32 @@ def test_texts_that_wait_get_a_sentence_in_turn() -> None:
     ]
 
 
-class Coder(LLM):
-    """Writes a sentence, then a code block longer than a draw, then sentences."""
+BLOCK = "```python\nfor i in range(3):\n    print(i. real)\n\n# Done. Next.\n```\n"
 
-    name = "coder"
-    block = "```python\nfor i in range(3):\n    print(i. real)\n\n# Done. Next.\n```\n"
 
-    def draw(self, requests: Sequence[Request], sampling: Sampling, over: StopCondition) -> list[list[Draw]]:
-        return [[self._one(request.context, request.first + i) for i in range(request.count)] for request in requests]
-
-    def _one(self, context: str, number: int) -> Draw:
-        if "Here" not in context:
-            return Draw(" Here is the code:\n\n", 5, "sentence")
-        code = context[context.index("```") :] if "```" in context else ""
-        if len(code) < len(self.block.rstrip()):
-            part = self.block[len(code) : len(code) + 30]
-            return Draw(
-                part if code else "\n\n" + part, 9, "length" if len(code) + 30 < len(self.block) else "sentence"
-            )
-        return Draw(f" It prints {number} numbers {len(context)} times. ", 7, "sentence")
+def coder(request: Request, number: int) -> Draw:
+    """A sentence, then a code block longer than a draw, then sentences."""
+    context = request.context
+    if "Here" not in context:
+        return Draw(" Here is the code:\n\n", 5, "sentence")
+    code = context[context.index("```") :] if "```" in context else ""
+    if len(code) < len(BLOCK.rstrip()):
+        part = BLOCK[len(code) : len(code) + 30]
+        return Draw(part if code else "\n\n" + part, 9, "length" if len(code) + 30 < len(BLOCK) else "sentence")
+    return Draw(f" It prints {number} numbers {len(context)} times. ", 7, "sentence")
 
 
 def test_code_blocks_pass_unmarked_and_are_no_sentences() -> None:
     pieces: list[str] = []
-    settings = GenerationSettings(4, 8)
     generation = generate(
-        "Show me.", KEY, EMBEDDER, Coder(), settings, seed=1, progress=lambda _, sentence: pieces.append(sentence.piece)
-    )
+        "Show me.", KEY, EMBEDDER, Told(coder), GenerationSettings(4, 8), seed=1,
+        progress=lambda _, sentence: pieces.append(sentence.piece),
+    )  # fmt: skip
     assert generation.ended == "complete"
     assert "".join(pieces) == generation.text
     assert "```" in pieces[1]
     assert generation.text.startswith("Here is the code:\n\n```python\n")
-    assert Coder.block.strip() in generation.text
+    assert BLOCK.strip() in generation.text
     assert len(generation.sentences) == len(generation.matches) == 4
     assert not any("print(" in sentence for sentence in generation.sentences)
     assert splitter().units(generation.text) == list(generation.sentences)
@@ -281,18 +260,13 @@ def test_code_blocks_pass_unmarked_and_are_no_sentences() -> None:
 def test_a_single_prompt_is_written_in_the_calling_thread() -> None:
     """So an interruption reaches the model at once, whatever number of callers it takes."""
     threads: set[str] = set()
-
-    class Watched(StandInLLM):
-        def draw(self, requests: Sequence[Request], sampling: Sampling, over: StopCondition) -> list[list[Draw]]:
-            threads.add(threading.current_thread().name)
-            return super().draw(requests, sampling, over)
-
-    mark, llm = AliMark(KEY, embedder=EMBEDDER), Watched(max_concurrency=4)
+    llm = watched(StandInLLM(max_concurrency=4), lambda _: threads.add(threading.current_thread().name))
+    mark = AliMark(KEY, embedder=EMBEDDER)
     single = mark.generate(PROMPTS[0].text, llm, sentences=5, candidates=24, seed=PROMPTS[0].seed)
     assert threads == {threading.current_thread().name}
     assert single.text == texts(StandInLLM(max_concurrency=4), None)[0]
     with pytest.raises(KeyboardInterrupt):
-        mark.generate("Day 1.", Watched(max_concurrency=4, interrupt_at=2), sentences=5, candidates=24)
+        mark.generate("Day 1.", StandInLLM(max_concurrency=4, interrupt_at=2), sentences=5, candidates=24)
 
 
 def test_a_key_needs_a_rule_and_its_embedder() -> None:

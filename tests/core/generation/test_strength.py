@@ -16,6 +16,7 @@ from alimark.errors import AlimarkError
 from alimark.serve.settings import read_settings
 from alimark.testing import StandInEmbedder, StandInLLM
 from rewriters import KEY, STORY, Rewriter
+from watched import watched
 
 EMBEDDER = StandInEmbedder()
 MARK = AliMark(Key.generate(secret=bytes(range(32)), embedder=EMBEDDER, decision="soft"), embedder=EMBEDDER)
@@ -72,14 +73,8 @@ def test_the_service_takes_a_strength_in_its_settings(tmp_path: Path) -> None:
 def _written(settings: GenerationSettings, llm: StandInLLM, key: Key) -> tuple[Generation, list[int]]:
     """A text, and the candidates that its sentences took up to each of them."""
     asked: list[int] = []
-    draw = llm.draw
-
-    def counted(requests, sampling, stop):  # type: ignore[no-untyped-def]
-        asked.append(sum(request.count for request in requests))
-        return draw(requests, sampling, stop)
-
-    llm.draw = counted  # type: ignore[method-assign]
-    [(_, text)] = generate_many([Prompt("It was late.", 1)], key, EMBEDDER, llm, settings, rule=rule_for)
+    counting = watched(llm, lambda requests: asked.append(sum(request.count for request in requests)))
+    [(_, text)] = generate_many([Prompt("It was late.", 1)], key, EMBEDDER, counting, settings, rule=rule_for)
     assert isinstance(text, Generation)
     return text, asked
 

@@ -34,13 +34,8 @@ class Teller:
     def __init__(
         self, tell: Tell, *, max_concurrency: int = 1, preferred_batch: int = 1, ended: Ended = "model"
     ) -> None:
-        self.tell, self.max_concurrency, self.preferred_batch, self.ended = (
-            tell,
-            max_concurrency,
-            preferred_batch,
-            ended,
-        )
-        self.single_draw_batching = max_concurrency, preferred_batch
+        self.tell, self.ended = tell, ended
+        self.max_concurrency, self.preferred_batch = self.single_draw_batching = max_concurrency, preferred_batch
         self.asked: list[Request] = []
         self.sampling: Sampling | None = None
 
@@ -129,12 +124,9 @@ def test_results_do_not_depend_on_who_is_asked_with_whom(max_concurrency: int, p
         return f"{GOOD} It was {request.seed}." if request.seed % 3 else ""
 
     alone = [attacked(Teller(tell), [text])[0] for text in texts]
-    together_made = dict(
-        Chat(engine=Teller(tell, max_concurrency=max_concurrency, preferred_batch=preferred_batch)).run(
-            Target(text, 0) for text in texts
-        )
-    )
-    assert [together_made[i] for i in range(9)] == alone
+    llm = Teller(tell, max_concurrency=max_concurrency, preferred_batch=preferred_batch)
+    together = dict(Chat(engine=llm).run(Target(text, 0) for text in texts))
+    assert [together[i] for i in range(9)] == alone
 
 
 def test_a_text_too_long_for_the_model_fails_and_the_others_do_not() -> None:
@@ -326,11 +318,7 @@ def test_a_model_that_cannot_be_reached_ends_the_run_over_sentences() -> None:
 # What the paper's public code does
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [answer for flaw, answer in FLAWED.items() if flaw != "empty"]
-    + ["Here is the rewritten text:\n\nA boat was sold."],
-)
+@pytest.mark.parametrize("answer", [*list(FLAWED.values())[1:], "Here is the rewritten text:\n\nA boat was sold."])
 def test_the_papers_preset_takes_the_first_answer_as_it_is(answer: str) -> None:
     llm = Teller(lambda request, before: answer, ended="length")
     [attack] = attacked(llm, preset="paper")
@@ -349,9 +337,6 @@ def test_the_papers_preset_is_recorded_and_a_setting_beside_it_wins() -> None:
     settings = load_attack("chat", preset="paper", max_tokens=768).settings
     assert (settings["preset"], settings["max_tokens"], settings["tries"]) == ("paper", 768, 5)
     assert load_attack("gpt-3.5", preset="paper").settings["max_tokens"] == 512
-
-
-def test_a_preset_that_does_not_exist() -> None:
     with pytest.raises(AttackError, match="chat has no preset 'public'; there is: paper"):
         load_attack("chat", preset="public")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import sys
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from functools import cache
@@ -22,15 +22,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("sentencepiece")
 
-from tiny_models import (  # noqa: E402
-    PARAPHRASES,
-    TEXT,
-    dipper_input,
-    dipper_pairs,
-    save_judge,
-    save_pegasus,
-    save_t5,
-)
+import tiny_models as tiny  # noqa: E402
+from tiny_models import PARAPHRASES, TEXT, dipper_input, dipper_pairs  # noqa: E402
 
 from alimark.core.frozen.text.splitting import Piece  # noqa: E402
 from alimark.errors import AttackError, MissingExtra, ModelError  # noqa: E402
@@ -57,17 +50,17 @@ class Folders:
 
     @cache  # noqa: B019 (there is one of them)
     def pegasus(self, steps: int = 110) -> str:
-        return str(save_pegasus(self._new(f"pegasus-{steps}"), list(PARAPHRASES.items()), steps))
+        return str(tiny.save_pegasus(self._new(f"pegasus-{steps}"), list(PARAPHRASES.items()), steps))
 
     @cache  # noqa: B019
     def t5(self, steps: int = 110) -> str:
         """A T5 that knows the task of Parrot and that of DIPPER."""
         pairs = [(f"paraphrase: {sentence}", said) for sentence, said in PARAPHRASES.items()]
-        return str(save_t5(self._new(f"t5-{steps}"), [*pairs, *dipper_pairs()], steps))
+        return str(tiny.save_t5(self._new(f"t5-{steps}"), [*pairs, *dipper_pairs()], steps))
 
     @cache  # noqa: B019
     def judge(self, *labels: str, seed: int = 0) -> str:
-        return str(save_judge(self._new(f"judge-{'-'.join(labels)}-{seed}"), labels, seed))
+        return str(tiny.save_judge(self._new(f"judge-{'-'.join(labels)}-{seed}"), labels, seed))
 
 
 @pytest.fixture(scope="module")
@@ -554,11 +547,8 @@ def test_settings_that_cannot_be(attack: Any, options: dict[str, Any], says: str
 
 
 def test_settings_are_the_papers_and_nothing_is_loaded_for_them() -> None:
-    assert {attack.name: attack.by_model for attack in (Pegasus(), Parrot(), Dipper())} == {
-        "pegasus": True,
-        "parrot": True,
-        "dipper": True,
-    }
+    attacks = (Pegasus(), Parrot(), Dipper())
+    assert {attack.name: attack.by_model for attack in attacks} == {"pegasus": True, "parrot": True, "dipper": True}
     assert Pegasus().settings["beams"] == 10
     assert Parrot().settings["adequacy"] == 0.8
     assert Dipper().settings["lexical"] == 60
@@ -583,7 +573,7 @@ def test_the_tokenizer_may_lie_elsewhere(folders: Folders, tmp_path: Path) -> No
     """The tokenizer comes from the folder of the model if it is there, otherwise from the place in the settings."""
     bare = tmp_path / "bare"
     bare.mkdir()
-    save_t5(bare, dipper_pairs()[:1], steps=1, words=False)
+    tiny.save_t5(bare, dipper_pairs()[:1], steps=1, words=False)
     with pytest.raises(ModelError, match="holds no tokenizer"):
         _seq2seq.load_network(str(bare), "cpu")
     attack = Dipper(model=str(bare), tokenizer=folders.t5(), max_tokens=40, tries=1)
@@ -607,7 +597,7 @@ def test_a_tokenizer_of_the_hub_comes_without_weights(
     monkeypatch.setattr(hub, "snapshot_download", snapshot)
     bare = tmp_path / "bare"
     bare.mkdir()
-    save_t5(bare, dipper_pairs()[:1], steps=1, words=False)
+    tiny.save_t5(bare, dipper_pairs()[:1], steps=1, words=False)
     with pytest.raises(ModelError, match="holds no tokenizer"):
         Dipper(model=str(bare))(TEXT)
     [(repo, options)] = asked
@@ -634,15 +624,10 @@ def test_a_model_is_loaded_once_and_let_go(folders: Folders, monkeypatch: pytest
 
     monkeypatch.setattr(_seq2seq, "_load", counted)
     attacks = [Pegasus(model=folders.pegasus(), beams=beams, device="cpu") for beams in (1, 2, 3, 4)]
-    threads = [threading.Thread(target=lambda attack=attack: attack._network) for attack in attacks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        assert len(set(threads.map(lambda attack: id(attack._network), attacks))) == 1
     assert loads == [folders.pegasus()]
-    assert len({id(attack._network) for attack in attacks}) == 1
     attacks.clear()
-    threads.clear()
     gc.collect()
     assert not any(name[1:3] == (folders.pegasus(), "cpu") for name in list(_seq2seq._in_use))
 

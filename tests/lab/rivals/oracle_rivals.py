@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import median
+from typing import Any
 
 from scipy.stats.mstats import hdmedian
 
@@ -59,20 +60,18 @@ def hyperplane_region(key: Key, vector: Vector, planes: int) -> tuple[int, float
     return region, min(abs(one) for one in cosines)
 
 
-def centre_region(key: Key, vector: Vector) -> tuple[int, float]:
+def centre_region(key: Any, vector: Vector) -> tuple[int, float]:
     """k-SemStamp: the nearest centre, and by how much it is nearer than the next."""
-    assert key.fitted is not None
     cosines = [cosine(centre, vector) for centre in key.fitted.arrays["centres"].tolist()]
     first, second = sorted(cosines, reverse=True)[:2]
     return cosines.index(first), first - second
 
 
-def located(key: Key, vector: Vector) -> tuple[int, float, int]:
+def located(key: Any, vector: Vector) -> tuple[int, float, int]:
     """The region, the margin, and how many regions there are."""
     if key.scheme == "semstamp":
         planes = key.parameters["hyperplanes"]
         return *hyperplane_region(key, vector, planes), 2**planes
-    assert key.fitted is not None
     return *centre_region(key, vector), len(key.fitted.arrays["centres"])
 
 
@@ -93,8 +92,7 @@ def region_z(key: Key, vectors: Sequence[Vector]) -> float:
 # SimMark
 
 
-def similarity(key: Key, one: Vector, other: Vector) -> float:
-    assert key.fitted is not None
+def similarity(key: Any, one: Vector, other: Vector) -> float:
     arrays, distance = key.fitted.arrays, key.fitted.origin["distance"]
     pair = []
     for vector in (one, other):
@@ -107,8 +105,7 @@ def similarity(key: Key, one: Vector, other: Vector) -> float:
     return cosine(*pair) if distance == "cosine" else math.dist(*pair)
 
 
-def interval(key: Key) -> tuple[float, float]:
-    assert key.fitted is not None
+def interval(key: Any) -> tuple[float, float]:
     lower, upper = key.parameters["lower"], key.parameters["upper"]
     learned = key.fitted.arrays["interval"].tolist()
     return (learned[0], learned[1]) if lower is None else (lower, upper)
@@ -119,8 +116,7 @@ def interval_accepts(key: Key, before: Vector, vector: Vector) -> bool:
     return lower <= similarity(key, before, vector) <= upper
 
 
-def interval_z(key: Key, vectors: Sequence[Vector]) -> float:
-    assert key.fitted is not None
+def interval_z(key: Any, vectors: Sequence[Vector]) -> float:
     lower, upper = interval(key)
     human = key.fitted.arrays["similarities"].tolist()
     share = sum(lower <= one <= upper for one in human) / len(human)
@@ -135,10 +131,10 @@ def interval_z(key: Key, vectors: Sequence[Vector]) -> float:
 # PMark
 
 
-def channels(key: Key, dimension: int) -> list[list[float]]:
+def channels(key: Key, dimension: int, label: str = "pmark/channels") -> list[list[float]]:
     """Gram and Schmidt."""
     done: list[list[float]] = []
-    for row in normal_rows(key, "pmark/channels", key.parameters["channels"], dimension):
+    for row in normal_rows(key, label, key.parameters["channels"], dimension):
         for _ in range(2):
             for earlier in done:
                 part = dot(row, earlier)
@@ -165,10 +161,8 @@ def kept_candidates(key: Key, sentence: int, vectors: Sequence[Vector]) -> list[
 
 
 def estimated(key: Key, values: Sequence[float]) -> float:
-    weighted = (
-        key.parameters["estimator"] == "harrell-davis" and len(values) > 1
-    )  # scipy has no answer for a single value
-    return float(hdmedian(values)) if weighted else median(values)
+    weighted = key.parameters["estimator"] == "harrell-davis"
+    return float(hdmedian(values)) if weighted and len(values) > 1 else median(values)  # scipy has none for one value
 
 
 def channel_count(key: Key, beyond: float) -> float:

@@ -24,7 +24,6 @@ from alimark.lab.rivals import _token_engines, _token_sampling, kgw, sir
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "keys"
 SAMPLING = Sampling(temperature=0.6, top_p=0.8, repetition_penalty=1.3, may_end=True)
 
 
@@ -188,11 +187,6 @@ class TestLlamaCpp:
 
 
 class TestKeys:
-    @pytest.mark.filterwarnings("ignore:others can read the key file")
-    @pytest.mark.parametrize("stem", ["kgw", "kgw-paper", "kgw-transformers", "sir", "sir-paper"])
-    def test_keys_of_earlier_releases_keep_their_place(self, stem: str) -> None:
-        assert Key.load(GOLDEN / f"{stem}.json").parameters["bias"] == "nucleus"
-
     def test_new_keys_add_to_the_logits_and_say_so(self, folder: Path, tmp_path: Path) -> None:
         for scheme in ("kgw", "sir"):
             key = key_of(scheme, folder)

@@ -12,14 +12,13 @@ import pytest
 from rival_keys import EMBEDDER, human, key_of
 from scipy.stats import mstats
 
-from alimark import Detection, Key, load
+from alimark import Key, load
 from alimark.core.detection.stats.p_values import RandomKeys
-from alimark.core.llm.base import Draw, Request, Sampling, StopCondition
+from alimark.core.llm.base import Request
 from alimark.errors import ContextFull, KeyFileError
 from alimark.lab.rivals import pmark
 from alimark.testing import StandInLLM
-
-GOLDEN = Path(__file__).parents[2] / "golden" / "keys"
+from watched import watched
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 7, 16, 63, 64, 100, 1000])
@@ -48,38 +47,21 @@ def test_the_soft_count_of_the_authors_drops_at_the_threshold() -> None:
     assert continuous == pytest.approx([1.0, 1.0, 1.0, np.exp(-250 * 0.0001), np.exp(-250 * 0.009)])
 
 
-class Watched(StandInLLM):
-    """Counts calls and remembers how they sample; has no room for contexts that are longer than `room`."""
-
-    def __init__(self, room: int = 10**9) -> None:
-        super().__init__()
-        self.room = room
-        self.sizes: list[int] = []
-        self.samplings: set[Sampling] = set()
-
-    def draw(self, requests: Sequence[Request], sampling: Sampling, over: StopCondition) -> list[list[Draw]]:
-        self.sizes.append(len(requests))
-        self.samplings.add(sampling)
-        if any(len(request.context) > self.room for request in requests):
-            raise ContextFull("no room")
-        return super().draw(requests, sampling, over)
-
-
-def detected(text: str, llm: Any, **parameters: Any) -> Detection:
-    mark = load(key_of("pmark", 21, median="sampled", **parameters), embedder=EMBEDDER)
-    [detection] = mark.detect_batch([text], RandomKeys(draws=200), llm=llm)
-    assert isinstance(detection, Detection)
-    return detection
-
-
 def test_the_model_is_asked_for_all_sentences_at_once() -> None:
     mark = load(key_of("pmark", 21, median="sampled"), embedder=EMBEDDER)
-    text = mark.generate("It was a long day.", StandInLLM(), sentences=8, candidates=32, seed=1).text
-    llm = Watched()
-    detection = detected(text, llm)
-    assert llm.sizes == [7]
+    generation = mark.generate("It was a long day.", StandInLLM(), sentences=8, candidates=32, seed=1)
+    assert (set(generation.matches), generation.candidates) == ({4}, 8 * 32)
+    sizes: list[int] = []
+    llm = watched(StandInLLM(), lambda requests: sizes.append(len(requests)))
+    answers: list[Any] = [
+        mark.detect_batch([generation.text], RandomKeys(draws=200), llm=model)[0] for model in (llm, None)
+    ]
+    detection, without = answers
+    assert sizes == [7]
     assert detection.verdict(0.05) == "found"
     assert detection.evidence["median"] == "sampled"
+    assert not detection.warnings
+    assert "without it" in without.warnings[0]
     # Each sentence has the draws that it would have alone.
     alone = pmark.PMark(mark.key, embedder=EMBEDDER)._medians(detection.sentences[:3], StandInLLM(), 64)
     whole = pmark.PMark(mark.key, embedder=EMBEDDER)._medians(detection.sentences, StandInLLM(), 64)
@@ -92,8 +74,12 @@ def test_sentences_after_which_the_model_has_no_room_have_the_median_0() -> None
     sentences = [f"The captain counted {n} ships in the harbour." for n in range(8)]
     mark = pmark.PMark(key_of("pmark", 21, median="sampled"), embedder=EMBEDDER)
     full = mark._medians(sentences, StandInLLM(), 16)
-    llm = Watched(room=len(" ".join(sentences[:4])))
-    some = mark._medians(sentences, llm, 16)
+
+    def check(requests: Sequence[Request]) -> None:
+        if any(len(request.context) > len(" ".join(sentences[:4])) for request in requests):
+            raise ContextFull("no room")
+
+    some = mark._medians(sentences, watched(StandInLLM(), check), 16)
     assert np.array_equal(some[:5], full[:5])
     assert not some[5:].any()
 
@@ -107,12 +93,6 @@ def test_estimators_agree_roughly_and_differ() -> None:
 
 
 class TestKeys:
-    @pytest.mark.filterwarnings("ignore:others can read the key file")
-    @pytest.mark.parametrize("stem", ["pmark", "pmark-paper", "pmark-two"])
-    def test_keys_of_earlier_releases_keep_their_estimator_and_their_count(self, stem: str) -> None:
-        parameters = Key.load(GOLDEN / f"{stem}.json").parameters
-        assert (parameters["estimator"], parameters["decay_from"]) == ("sample", "threshold")
-
     def test_new_keys_have_those_of_the_authors(self, tmp_path: Path) -> None:
         key = key_of("pmark", 1, preset="paper")
         assert (key.parameters["median"], key.parameters["estimator"]) == ("sampled", "harrell-davis")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,10 @@ import numpy as np
 import pytest
 from rival_keys import ALL, EMBEDDER, LEARN, PREFIX, RIVALS, human, key_of, learned
 
-import alimark.core.embedding.loading
-import alimark.core.llm
 from alimark import AliMark, Key, load
 from alimark.core.detection.stats.p_values import RandomKeys
 from alimark.core.keys.fitted import Fitted
-from alimark.core.llm.base import Draw, Request, Sampling, StopCondition
+from alimark.core.llm.base import Draw, Request, Sampling
 from alimark.core.parameters import SCHEMES, SchemeParameters, parameters_class
 from alimark.core.schemes.api import detect
 from alimark.errors import AlimarkError, KeyFileError
@@ -26,17 +23,9 @@ from alimark.lab.bench.run import Run
 from alimark.lab.bench.workspace import Workspace
 from alimark.testing import StandInEmbedder, StandInLLM
 from commands import Run as RunCommand
-from commands import command
+from watched import Told
 
-__all__ = ["command"]  # a fixture, used by name
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, command: RunCommand) -> RunCommand:
-    """A command with the stand-ins in the models' place."""
-    monkeypatch.setattr(alimark.core.embedding.loading, "load_embedder", lambda name, **_: EMBEDDER)
-    monkeypatch.setattr(alimark.core.llm, "load_llm", lambda name, **_: StandInLLM())
-    return command
+GOLDEN = Path(__file__).parents[2] / "golden" / "keys"
 
 
 class TestKeys:
@@ -52,10 +41,26 @@ class TestKeys:
         assert "block_size" not in content
         assert content["secret"] not in repr(key) + json.dumps(key.public()) + repr(load(key, embedder=EMBEDDER))
         if name in LEARN:
-            assert again.fitted is not None
-            assert all(np.array_equal(array, learned(name).arrays[one]) for one, array in again.fitted.arrays.items())
+            fitted: Any = again.fitted
+            assert all(np.array_equal(array, learned(name).arrays[one]) for one, array in fitted.arrays.items())
         with pytest.raises(TypeError):
             again.parameters["ratio"] = 0.5  # type: ignore[index]
+
+    @pytest.mark.filterwarnings("ignore:others can read the key file")
+    @pytest.mark.parametrize(
+        ("stem", "kept"),
+        [
+            *((stem, {"bias": "nucleus"}) for stem in ("kgw", "kgw-paper", "kgw-transformers", "sir", "sir-paper")),
+            *(
+                (stem, {"estimator": "sample", "decay_from": "threshold"})
+                for stem in ("pmark", "pmark-paper", "pmark-two")
+            ),
+            ("simmark-paper", {"lower": 0.68, "upper": 0.76}),
+        ],
+    )
+    def test_keys_of_earlier_releases_keep_their_parameters(self, stem: str, kept: dict[str, object]) -> None:
+        parameters = Key.load(GOLDEN / f"{stem}.json").parameters
+        assert {name: parameters[name] for name in kept} == kept
 
     def test_defaults_are_the_papers_and_presets_those_of_the_comparison(self) -> None:
         def parameters(name: str, given: dict[str, object], preset: str | None = None) -> SchemeParameters:
@@ -140,18 +145,10 @@ class TestKeys:
             Fitted.load(tmp_path / "pickled.npz")
 
 
-class Same(StandInLLM):
-    """Says nearly the same whatever went before, so that hardly any rule can be met."""
-
-    def draw(self, requests: Sequence[Request], sampling: Sampling, over: StopCondition) -> list[list[Draw]]:
-        self.calls += 1
-        return [
-            [
-                Draw(f" The old captain counted {len(one.context)} ships and {one.first + i} gulls. ", 9, "sentence")
-                for i in range(one.count)
-            ]
-            for one in requests
-        ]
+SAME = Told(
+    lambda request, n: Draw(f" The old captain counted {len(request.context)} ships and {n} gulls. ", 9, "sentence")
+)
+"""Says nearly the same whatever went before, so that hardly any rule can be met."""
 
 
 IMPOSSIBLE: dict[str, dict[str, Any]] = {
@@ -166,7 +163,7 @@ IMPOSSIBLE: dict[str, dict[str, Any]] = {
 def test_a_rule_that_cannot_be_met_stops_at_its_limit_takes_the_best_and_says_so(name: str) -> None:
     key = key_of(name, 4, **IMPOSSIBLE[name])
     mark: Any = load(key, embedder=EMBEDDER)
-    made = mark.generate("A day.", Same(), sentences=4, candidates=20, seed=1)
+    made = mark.generate("A day.", SAME, sentences=4, candidates=20, seed=1)
     assert made.ended == "complete"
     bound = 4 - (name in PREFIX)  # the first sentence is free
     assert made.unmet == bound == made.record("x")["unmet"]
@@ -176,7 +173,7 @@ def test_a_rule_that_cannot_be_met_stops_at_its_limit_takes_the_best_and_says_so
     context = "A day."
     for number, sentence in enumerate(made.sentences):
         free = name in PREFIX and number == 0
-        [draws] = Same().draw([Request(context, 1 if free else 20, 0)], Sampling(), lambda text: True)
+        [draws] = SAME.draw([Request(context, 1 if free else 20, 0)], Sampling(), lambda text: True)
         weights = rule.weigh(rule.see(EMBEDDER.embed([draw.text.strip() for draw in draws])))
         taken = rule.weigh(rule.see(EMBEDDER.embed([sentence])))
         if not free and name != "pmark":
@@ -230,47 +227,44 @@ def test_errors_are_answers_for_their_text_alone() -> None:
         type(load(key_of("pmark"), embedder=EMBEDDER))(key_of("semstamp"))
 
 
+@pytest.mark.usefixtures("stand_in_models")
 @pytest.mark.parametrize("name", RIVALS)
-def test_the_whole_road_on_the_command_line(name: str, run: Any, tmp_path: Path) -> None:
+def test_the_whole_road_on_the_command_line(name: str, command: RunCommand, tmp_path: Path) -> None:
     key, text = tmp_path / "key.json", tmp_path / "text.txt"
     corpus = tmp_path / "human.jsonl"
     corpus.write_text("\n".join(json.dumps({"text": one}) for one in human()))
     more: list[object] = []
     if name in LEARN:
-        status, out, _ = run("fit", name, "--human", corpus, "-o", tmp_path / "f.npz", "--json")
+        status, out, _ = command("fit", name, "--human", corpus, "-o", tmp_path / "f.npz", "--json")
         assert status == 0
         assert json.loads(out)["origin"]["texts"] == len(set(human()))  # some of the manual is there twice
         more = ["--fitted", tmp_path / "f.npz"]
-    status, out, err = run("keygen", "--scheme", name, *more, "--embedder", "stand-in", "-o", key)
+    status, out, err = command("keygen", "--scheme", name, *more, "--embedder", "stand-in", "-o", key)
     assert (status, out.strip()) == (0, Key.load(key).id), err
     assert Key.load(key).scheme == name
     key_of(name, 1).save(key, overwrite=True)  # from here on one that is the same in every run
-    status, out, err = run("generate", "-k", key, "-p", "It was a day.", "--seed", 3, "--sentences", 14)
+    status, out, err = command("generate", "-k", key, "-p", "It was a day.", "--seed", 3, "--sentences", 14)
     assert status == 0, err
     assert name in err
     text.write_text(out)
-    status, out, _ = run("detect", "-k", key, text)
+    status, out, _ = command("detect", "-k", key, text)
     assert status == 0
     assert "found" in out
     assert "counted" in out
-    status, out, _ = run("detect", "-k", key, text, "--json")
+    status, out, _ = command("detect", "-k", key, text, "--json")
     assert json.loads(out)["evidence"]["counted"] >= 13
-    assert run("detect", "-k", key, text, "--excerpt")[0] == 2
+    assert command("detect", "-k", key, text, "--excerpt")[0] == 2
     prompts = tmp_path / "p.jsonl"
     prompts.write_text('{"id": "a", "prompt": "One day."}\n{"id": "b", "prompt": "Two days."}\n')
-    assert (
-        run("generate", "-k", key, "--input", prompts, "--output", tmp_path / "t.jsonl", "--sentences", 8, "--seed", 1)[
-            0
-        ]
-        == 0
-    )
+    files = ("--input", prompts, "--output", tmp_path / "t.jsonl")
+    assert command("generate", "-k", key, *files, "--sentences", 8, "--seed", 1)[0] == 0
     made = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
     assert [one["scheme"] for one in made] == [name, name]
     assert all("unmet" in one for one in made)
-    assert run("audit", "-k", key, "--input", tmp_path / "t.jsonl", "--output", tmp_path / "d.jsonl")[0] == 0
+    assert command("audit", "-k", key, "--input", tmp_path / "t.jsonl", "--output", tmp_path / "d.jsonl")[0] == 0
     found = [json.loads(line) for line in (tmp_path / "d.jsonl").read_text().splitlines()]
     assert all(one["z"] > 2 and one["p_value"] <= 0.2 and one["scheme"] == name for one in found)
-    status, out, err = run(
+    status, out, err = command(
         "calibrate", "-k", key, "--human", corpus, "--sentences", 6, "--draws", 99, "--fresh", "--keys", 2, "--json"
     )
     assert status == 0, err
@@ -278,7 +272,8 @@ def test_the_whole_road_on_the_command_line(name: str, run: Any, tmp_path: Path)
     assert json.loads(out)[0]["this_key"]["p"][2] <= 1
 
 
-def test_wrong_words_on_the_command_line_are_told(run: Any, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("stand_in_models")
+def test_wrong_words_on_the_command_line_are_told(command: RunCommand, tmp_path: Path) -> None:
     for words, why in (
         (("keygen", "--scheme", "semstamp", "--set", "ratio", "-o", tmp_path / "k"), "NAME=VALUE"),
         (("keygen", "--scheme", "semstamp", "--set", "ratio=7", "-o", tmp_path / "k"), "valid ratio"),
@@ -289,13 +284,11 @@ def test_wrong_words_on_the_command_line_are_told(run: Any, tmp_path: Path) -> N
         (("fit", "simmark", "--set", "closeness=3", "-o", tmp_path / "f"), "these options"),
         (("fit", "nothing", "-o", tmp_path / "f"), "not known"),
     ):
-        status, _, err = run(*words)
+        status, _, err = command(*words)
         assert status == 2
         assert why in err
-    assert (
-        run("keygen", "--scheme", "semstamp", "--preset", "paper", "--set", "hyperplanes=4", "-o", tmp_path / "k")[0]
-        == 0
-    )
+    given = ("--scheme", "semstamp", "--preset", "paper", "--set", "hyperplanes=4")
+    assert command("keygen", *given, "-o", tmp_path / "k").status == 0
     assert dict(Key.load(tmp_path / "k").parameters) == {"hyperplanes": 4, "ratio": 0.25, "margin": 0.01}
 
 
@@ -306,9 +299,8 @@ def test_the_bench_treats_all_alike(tmp_path: Path) -> None:
     for name in RIVALS:
         key = {"embedder": "stand-in"} | ({"fitted": str(tmp_path / f"{name}.npz")} if name in LEARN else {})
         every.append({"label": name, "scheme": name, "key": key})
-    every.append(
-        {"label": "sampled", "scheme": "pmark", "key": {"embedder": "stand-in", "median": "sampled", "samples": 8}}
-    )
+    sampled = {"embedder": "stand-in", "median": "sampled", "samples": 8}
+    every.append({"label": "sampled", "scheme": "pmark", "key": sampled})
     recipe = parse({
         "title": "all", "data": {"sets": ["manual"], "texts": 3, "sentences": 8, "human_texts": 20},
         "llm": {"name": "stand-in"}, "watermark": every, "attack": [{"name": "delete", "rate": 0.25}],
@@ -319,12 +311,9 @@ def test_the_bench_treats_all_alike(tmp_path: Path) -> None:
     results = evaluate(made, "all")
     assert [row["method"] for row in results["rows"]] == [one["label"] for one in every for _ in range(2)]
     assert all(row["failed"] == 0 and row["texts"] == 3 for row in results["rows"])
-    clean = {
-        row["method"]: area["value"] for row in results["rows"] if row["attack"] == "none" and (area := row["auroc"])
-    }
+    clean = {row["method"]: row["auroc"]["value"] for row in results["rows"] if row["attack"] == "none"}
     assert all(clean[name] > 0.9 for name in RIVALS), clean
     assert {cost["method"] for cost in results["cost"]} == {one["label"] for one in every}
+    wrong = {"scheme": "semstamp", "key": {"ratio": 0.01}}
     with pytest.raises(AlimarkError, match="valid ratio"):
-        parse(
-            {"title": "x", "data": {"sets": ["manual"]}, "watermark": [{"scheme": "semstamp", "key": {"ratio": 0.01}}]}
-        )
+        parse({"title": "x", "data": {"sets": ["manual"]}, "watermark": [wrong]})

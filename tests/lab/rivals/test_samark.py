@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import oracle_rivals as oracle
 import pytest
-from oracle_rivals import cosine, dot, normal_rows
 from rival_keys import EMBEDDER, Vectors, human, random_rows
 from scipy import stats
 
@@ -28,22 +28,9 @@ def key_of(number: int = 0, **parameters: Any) -> Key:
     return Key.generate(scheme="samark", embedder=EMBEDDER, secret=number.to_bytes(32, "big"), **parameters)
 
 
-def directions(key: Key, dimension: int) -> list[list[float]]:
-    """Gram and Schmidt."""
-    done: list[list[float]] = []
-    for row in normal_rows(key, "samark/directions", key.parameters["channels"], dimension):
-        rest = row
-        for _ in range(2):
-            for earlier in done:
-                part = dot(rest, earlier)
-                rest = [x - part * y for x, y in zip(rest, earlier, strict=True)]
-        length = math.sqrt(dot(rest, rest))
-        done.append([x / length for x in rest])
-    return done
-
-
 def oracle_z(key: Key, vectors: Sequence[Sequence[float]]) -> float:
-    channels = [[cosine(direction, vector) for vector in vectors] for direction in directions(key, len(vectors[0]))]
+    directions = oracle.channels(key, len(vectors[0]), "samark/directions")
+    channels = [[oracle.cosine(direction, vector) for vector in vectors] for direction in directions]
     if key.parameters["signs"] == "key":
         signs = AnchorRule(key).signs.tolist()
     else:
@@ -98,8 +85,7 @@ def test_p_values_of_other_texts_are_uniform_even_where_all_sentences_are_alike(
 def test_marked_texts_are_found_and_others_are_not(signs: str) -> None:
     for number in range(3):
         mark = load(key_of(number, signs=signs), embedder=EMBEDDER)
-        generation = mark.generate("A day.", StandInLLM(), sentences=12, seed=number)
-        assert generation.unmet is not None
+        generation: Any = mark.generate("A day.", StandInLLM(), sentences=12, seed=number)
         assert generation.unmet <= 2
         assert sum(generation.matches) >= 22
         assert mark.detect(generation.text).verdict() == "found"

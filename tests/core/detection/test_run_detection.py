@@ -258,7 +258,8 @@ def test_keys_of_all_runs_score_together_as_alone(search: Any) -> None:
 
 
 def test_texts_are_found_under_a_folder_of_several_keys(tmp_path: Path) -> None:
-    keys = [key_of(0), key_of(1, run=1), key_of(3, run=(1, 2, 4))]
+    keys = [key_of(0), key_of(1, run=1), key_of(3, run=(1, 2, 4)), key_of(4, decision="hard")]
+    keys.append(key_of(5, decision="hard", splitter="pysbd"))
     for number, key in enumerate(keys):
         key.save(tmp_path / f"{number}.json")
     loaded = load_keys([tmp_path])

@@ -121,7 +121,7 @@ def test_files_and_folders_in_order(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_keys(tmp_path: Path) -> None:
-    with pytest.raises(KeyFileError, match="no key file"):
+    with pytest.raises(AlimarkError, match="no key file"):
         load_keys([tmp_path])
 
 

@@ -60,15 +60,8 @@ class MadeUp:
         human = self.chance.normal(0, 1, 2 * self.texts).tolist()
         p_values = self.chance.uniform(0, 1, 2 * self.texts).tolist()
         rates = {"0.01": share(p_values, 0.01), "0.05": share(p_values, 0.05)}
-        scored = {
-            "statistic": "z",
-            "scores": human,
-            "p_values": p_values,
-            "texts": self.texts,
-            "keys": 2,
-            "false_positives": rates,
-        }
-        self.results["human"].append(cast(Human, {**where, **scored}))
+        scored = {"statistic": "z", "scores": human, "p_values": p_values, "texts": self.texts, "keys": 2}
+        self.results["human"].append(cast(Human, {**where, **scored, "false_positives": rates}))
         for attack, left in {"none": 1.0, **attacks}.items():
             self.results["rows"].append(self.row(where, attack, strength * left, human))
         self.results["cost"].append({**where, "texts": self.texts, "tokens": 9120.4, "seconds": 14.23})
@@ -106,12 +99,8 @@ class MadeUp:
     def example(self, method: str, attack: str, marked: str | None = None) -> None:
         text = " ".join(self.random.choices(WORDS, k=120)).capitalize() + "."
         attacked = " ".join(self.random.choices(WORDS, k=30))
-        texts = {
-            "prompt": "W. H. R. Rivers was born in Kent.",
-            "human": text,
-            "marked": marked or text,
-            "attacked": attacked,
-        }
+        prompt = "W. H. R. Rivers was born in Kent."
+        texts = {"prompt": prompt, "human": text, "marked": marked or text, "attacked": attacked}
         figures = {
             "human": ["score 0.12", "p = 0.44"],
             "marked": ["score 4.14", "p = 0.000999"],
@@ -131,25 +120,15 @@ def main_results() -> Results:
         for method, strength in (("SemStamp", 4.0), ("PMark", 4.5), ("AliMark", 5.5)):
             probes = PROBES if data == "booksum" else {}
             made_up.watermark(method, strength, probes | {"pegasus": 0.8, "chat": 0.4}, data=data)
-        for method, level in (
-            ("human", 22.0),
-            ("unmarked", 12.0),
-            ("SemStamp", 14.0),
-            ("PMark", 12.5),
-            ("AliMark", 13.2),
-        ):
+        levels = {"human": 22.0, "unmarked": 12.0, "SemStamp": 14.0, "PMark": 12.5, "AliMark": 13.2}
+        for method, level in levels.items():
             made_up.quality(method, level, data=data)
         made_up.results["data"].append({"set": data, "texts": 80, "sentences": 12, "short": 1204, "repeats": 3})
     for detection, slope in (("full", 1.1), ("no restructuring", 0.7)):
         for count in (4, 8, 16, 32, 64, 128):
+            seconds = 0.004 * count**slope
             made_up.results["runtime"].append(
-                {
-                    "method": "AliMark",
-                    "detection": detection,
-                    "sentences": count,
-                    "texts": 1,
-                    "seconds": 0.004 * count**slope,
-                }
+                {"method": "AliMark", "detection": detection, "sentences": count, "texts": 1, "seconds": seconds}
             )
     made_up.example("AliMark", "chat")
     made_up.example("PMark", "pegasus", marked=HOSTILE)

@@ -83,21 +83,17 @@ def test_an_attack_that_fails_on_every_text_is_reported(tmp_path: Path, capsys: 
     save(bench.workspace.results("always"), evaluate(bench, "always"))
     bench.workspace.save_recipe("always", to_toml(wanted))
     [results] = all_results(bench.workspace)
-    row = next(row for row in results["rows"] if row["attack"] == "delete 1.0")
+    row: Any = next(row for row in results["rows"] if row["attack"] == "delete 1.0")
     assert (row["texts"], row["failed"], row["auroc"], row["scores"]) == (0, 4, None, [])
     assert not any(row["tpr"].values())
     every = row["with_failures"]
-    assert every is not None
-    assert every["auroc"] is not None
     assert every["auroc"]["value"] == 0
-    assert every["tpr"]["0.01"] is not None
     assert every["tpr"]["0.01"]["value"] == every["tpr_nominal"]["0.01"]["value"] == 0
     [table] = rates.details(results)
     labels = [column.label for column in table.columns]
     lines = [line for line in table.lines if line[labels.index("attack")].text == "delete 1.0"]
-    assert [(line[labels.index("TPR@1%")].text, line[labels.index("TPR@1%")].small) for line in lines] == [
-        ("–", "all 0.0")
-    ] * 2
+    cells = [line[labels.index("TPR@1%")] for line in lines]
+    assert [(cell.text, cell.small) for cell in cells] == [("–", "all 0.0")] * 2
     assert all("AliMark" in export.export(table, form) for form in export.FORMATS)
     _, text = write(tmp_path / "report", [results])
     assert "| – (all 0.0) |" in text.read_text("utf-8")
@@ -153,9 +149,7 @@ def test_the_diversity_of_an_unfinished_run_is_left_out(tmp_path: Path) -> None:
     """Its embedder may be missing."""
     models = NotedEmbedders()
     results = evaluate(answered(tmp_path, models), "x", finished=False)
-    assert {row["method"]: row["diversity"] for row in results["quality"]} == dict.fromkeys(
-        ("KGW", "AliMark", "unmarked", "human")
-    )
+    assert [row["diversity"] for row in results["quality"]] == [None] * 4
     assert models.asked == []
 
 

@@ -49,14 +49,8 @@ def _saved(folder: Path, kind: str, bos: str = "") -> Path:
         small = {"n_positions": CONTEXT, "n_embd": 32, "n_layer": 2, "n_head": 4}
         config = transformers.GPT2Config(**sizes, **small, bos_token_id=None, eos_token_id=None)
     else:
-        config = transformers.LlamaConfig(
-            **sizes,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            max_position_embeddings=CONTEXT,
-        )
+        small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+        config = transformers.LlamaConfig(**sizes, **small, max_position_embeddings=CONTEXT)
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     if bos:  # one that the tokenizer knows and does not put first
         tokenizer = _tokenizer()

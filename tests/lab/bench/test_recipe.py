@@ -77,11 +77,8 @@ def test_chains_of_attacks() -> None:
     chat = {"name": "chat", "then": {"name": "delete", "rate": [0.2, 0.4], "then": {"name": "typos"}}}
     recipe = parse(SMALL | {"attack": [{"name": "chat"}, chat]})
     plain, chain, _ = attacks(recipe)
-    assert [attack.label for attack in attacks(recipe)] == [
-        "chat",
-        "chat, delete 0.2, typos",
-        "chat, delete 0.4, typos",
-    ]
+    labels = ["chat", "chat, delete 0.2, typos", "chat, delete 0.4, typos"]
+    assert [attack.label for attack in attacks(recipe)] == labels
     assert [step.label for step in chain.steps] == ["chat", "chat, delete 0.2", "chat, delete 0.2, typos"]
     assert chain.steps[0] == plain
     assert [step.settings for step in chain.steps] == [{}, {"rate": 0.2}, {}]
@@ -94,21 +91,17 @@ def test_chains_of_attacks() -> None:
     ]  # fmt: skip
 
 
-def test_prompts_and_rounds_are_in_the_label() -> None:
-    chats = [{"name": "chat", "prompt": ["editor", "Say it again:\n\n{text}"]}, {"name": "chat", "rounds": [1, 2]}]
-    recipe = parse(SMALL | {"attack": chats})
-    assert [attack.label for attack in attacks(recipe)] == [
-        "chat editor", 'chat "Say it again:"', "chat 1 round", "chat 2 rounds",
-    ]  # fmt: skip
-
-
-def test_a_preset_is_in_the_label() -> None:
-    recipe = parse(
-        SMALL | {"attack": [{"name": "pegasus", "preset": ["", "paper"]}, {"name": "chat", "preset": "paper"}]}
-    )
-    assert [attack.label for attack in attacks(recipe)] == [
-        "pegasus", "pegasus (preset paper)", "chat (preset paper)",
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "labels"),
+    [
+        ({"name": "chat", "prompt": ["editor", "Say it again:\n\n{text}"]}, ["chat editor", 'chat "Say it again:"']),
+        ({"name": "chat", "rounds": [1, 2]}, ["chat 1 round", "chat 2 rounds"]),
+        ({"name": "pegasus", "preset": ["", "paper"]}, ["pegasus", "pegasus (preset paper)"]),
+        ({"name": "chat", "preset": "paper"}, ["chat (preset paper)"]),
+    ],
+)
+def test_prompts_rounds_and_presets_are_in_the_label(settings: dict[str, Any], labels: list[str]) -> None:
+    assert [attack.label for attack in attacks(parse(SMALL | {"attack": [settings]}))] == labels
     with pytest.raises(AlimarkError, match="no preset 'papers'"):
         parse(SMALL | {"attack": [{"name": "chat", "preset": "papers"}]})
 
@@ -183,9 +176,11 @@ def test_rows_get_embedder_and_tokenizer_of_the_recipe() -> None:
 
 
 @pytest.mark.parametrize("path", PAPER, ids=lambda path: path.stem)
-def test_the_papers_recipes_have_one_embedder_and_the_tokenizer_of_their_llm(path: Path) -> None:
+def test_the_papers_recipes_have_its_attacks_one_embedder_and_the_tokenizer_of_their_llm(path: Path) -> None:
     recipe = load(path)
-    assert recipe.data.human_texts == 500
+    assert (recipe.data.human_texts, recipe.statistic) == (500, "z")
+    for attack in attacks(recipe):
+        assert attack.settings.get("preset") == ("paper" if attack_class(attack.name).presets else None), attack.label
     for variant in variants(recipe):
         for watermark in variant.recipe.watermark:
             kind = parameters_class(watermark.scheme)
@@ -248,14 +243,6 @@ def test_put_leaves_what_it_copies() -> None:
     before = {"a": {"b": 1}}
     assert put(before, "a.b", 2) == {"a": {"b": 2}}
     assert before == {"a": {"b": 1}}
-
-
-@pytest.mark.parametrize("path", [path for path in RECIPES if path.parent.name == "paper"], ids=lambda path: path.stem)
-def test_recipes_of_the_paper_use_its_statistic_and_its_attacks(path: Path) -> None:
-    recipe = load(path)
-    assert recipe.statistic == "z"
-    for attack in attacks(recipe):
-        assert attack.settings.get("preset") == ("paper" if attack_class(attack.name).presets else None), attack.label
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")

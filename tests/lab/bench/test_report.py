@@ -16,7 +16,7 @@ from reader import Page, Written, write
 
 from alimark.errors import MissingExtra
 from alimark.lab.bench import report
-from alimark.lab.bench.results import Results, Row, load, save
+from alimark.lab.bench.results import load, save
 from alimark.lab.bench.shape import PALETTE, colours
 from browsers import browser
 
@@ -93,27 +93,13 @@ def test_links_and_ids_lead_somewhere(page: Page, written: Written) -> None:
 # --- What the tables say
 
 
-def find(results: Results, **wanted: Any) -> Row:
-    (match,) = [row for row in results["rows"] if wanted.items() <= row.items()]
-    return match
-
-
 def test_a_figure_its_interval_and_the_papers(page: Page, written: Written) -> None:
-    table, row = page.named("Detection by attack")[0], find(main_results(), method="PMark", data="c4", attack="pegasus")
-    rate = row["tpr"]["0.01"]
-    assert rate is not None
-    start = [
-        "data set",
-        "method",
-        "attack",
-        "TPR@1%",
-        "TPR@1%, paper",
-        "TPR@5%",
-        "TPR@5%, paper",
-        "AUROC",
-        "AUROC, paper",
-    ]
-    assert table.headings[: len(start)] == start
+    table, rows = page.named("Detection by attack")[0], main_results()["rows"]
+    rate: Any = next(
+        row["tpr"]["0.01"] for row in rows if (row["method"], row["data"], row["attack"]) == ("PMark", "c4", "pegasus")
+    )
+    start = "data set|method|attack|TPR@1%|TPR@1%, paper|TPR@5%|TPR@5%, paper|AUROC|AUROC, paper"
+    assert "|".join(table.headings).startswith(start)
     value, low, high = (f"{100 * rate[end]:.1f}" for end in ("value", "low", "high"))
     assert table.row("c4", "PMark", "pegasus")[3:5] == [f"{value}|{low}–{high}", "78.6"]
     assert table.row("c4", "PMark", "chat")[4] == "26.4|gpt-3.5"  # the paper's name for it
@@ -123,15 +109,8 @@ def test_a_figure_its_interval_and_the_papers(page: Page, written: Written) -> N
 
 def test_texts_and_failures_are_counted(page: Page) -> None:
     table = page.named("Detection by attack")[0]
-    start = table.headings.index("texts")
-    assert table.headings[start:] == [
-        "texts",
-        "failed",
-        "human scores",
-        "rejected answers",
-        "similarity of meaning",
-        "sentences after / before",
-    ]
+    end = "texts|failed|human scores|rejected answers|similarity of meaning|sentences after / before"
+    assert "|".join(table.headings).endswith(f"|{end}")
     counts = [(*line[:2], *line[-6:-3]) for line in table.rows if line]
     counted = [
         (row["data"], row["method"], str(row["texts"]), str(row["failed"]), str(row["negatives"]))
@@ -244,18 +223,8 @@ def test_one_recipe_has_no_contents_and_no_empty_parts(tmp_path: Path) -> None:
     assert "Contents" not in got.html
     assert not got.page.plots()
     (table,) = got.page.named("Detection by attack")
-    assert table.headings == [
-        "method",
-        "attack",
-        "TPR@1%",
-        "TPR@5%",
-        "AUROC",
-        "p ≤ 0.01",
-        "p ≤ 0.05",
-        "texts",
-        "failed",
-        "human scores",
-    ]
+    headings = "method|attack|TPR@1%|TPR@5%|AUROC|p ≤ 0.01|p ≤ 0.05|texts|failed|human scores"
+    assert "|".join(table.headings) == headings
 
 
 def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from alimark.lab.bench.run import Run
 from alimark.lab.bench.workspace import Workspace, digest
 from alimark.testing import StandInEmbedder, StandInLLM
 from small_recipes import STAND_INS, recipe, records, run
+from watched import watched
 
 
 def without_time(results: Any) -> Any:
@@ -44,17 +45,15 @@ def test_all_stages_and_what_they_amount_to(tmp_path: Path) -> None:
     assert {stage: len(records) for stage, records in stages.items()} == {
         "generate": 4, "attack": 12, "detect": 4 + 12 + 110,
     }  # fmt: skip
-    results = evaluate(bench, "stand-ins")
+    results: Any = evaluate(bench, "stand-ins")
     assert [row["attack"] for row in results["rows"]] == ["none", "delete 0.25", "delete 0.5", "insert 0.5"]
     clean, deleted = results["rows"][0], results["rows"][2]
     assert clean["texts"] == 4
     assert clean["negatives"] == 110
-    assert clean["auroc"] is not None
     assert clean["auroc"]["value"] > 0.8
     assert clean["tpr"]["0.01"] is not None
     assert clean["tpr"]["0.005"] is None  # too few human texts
     assert set(deleted["deltas"]) == {0.5}
-    assert deleted["cosine"] is not None
     assert 0 < deleted["cosine"]["value"] < 1
     assert results["human"][0]["texts"] == 110
     assert len(results["examples"]) == 3
@@ -98,16 +97,13 @@ def test_texts_are_ranked_by_the_statistic_of_the_recipe(tmp_path: Path) -> None
 
 def test_equal_p_values_rank_equal(tmp_path: Path) -> None:
     """With 99 random keys many texts share the least p-value: a threshold takes all of them or none."""
-    row = evaluate(run(tmp_path, recipe(statistic="p")), "p")["rows"][0]
-    human = evaluate(run(tmp_path, recipe(statistic="p")), "p")["human"][0]
+    results: Any = evaluate(run(tmp_path, recipe(statistic="p")), "p")
+    row, human = results["rows"][0], results["human"][0]
     assert max(row["scores"]) == 2.0  # p = 1 / 100
     tied = np.mean(np.array(human["scores"]) == 2.0)
-    rate = row["tpr"]["0.01"]
-    assert rate is not None
     expected = 0.0 if tied > 0.01 else np.mean(np.array(row["scores"]) > sorted(human["scores"])[-2])
-    assert rate["value"] == expected
+    assert row["tpr"]["0.01"]["value"] == expected
     pairs = np.sign(np.subtract.outer(row["scores"], human["scores"]))
-    assert row["auroc"] is not None
     assert row["auroc"]["value"] == pytest.approx(float((pairs + 1).mean() / 2))
 
 
@@ -136,40 +132,29 @@ def test_failed_attacks_are_counted_and_as_misses_beside(tmp_path: Path, monkeyp
 
     def rewritten(self: Delete, targets: Any) -> Any:
         for place, target in enumerate(targets):
-            failed = place == 3
-            yield (
-                place,
-                Attacked("" if failed else target.text, "no" * failed, 1 + place, ("short",) * place, left=place),
-            )
+            text, error = ("", "no") if place == 3 else (target.text, "")
+            yield place, Attacked(text, error, 1 + place, ("short",) * place, left=place)
 
     monkeypatch.setattr(Delete, "run", rewritten)
     bench = run(tmp_path, recipe(attack=[{"name": "delete", "rate": 0.5}]))
-    clean, row = evaluate(bench, "failures")["rows"]
+    results: Any = evaluate(bench, "failures")
+    clean, row = results["rows"]
     assert (row["texts"], row["failed"], row["retried"], row["kept"]) == (3, 1, 3, 6)
     assert (clean["failed"], clean["retried"], clean["with_failures"]) == (0, 0, None)
-    every, rate = row["with_failures"], row["tpr"]["0.05"]
-    assert every is not None
-    assert rate is not None
-    assert every["auroc"] is not None
-    assert row["auroc"] is not None
+    every = row["with_failures"]
     assert every["auroc"]["value"] == pytest.approx(0.75 * row["auroc"]["value"])
-    assert every["tpr"]["0.05"] is not None
-    assert every["tpr"]["0.05"]["value"] == pytest.approx(0.75 * rate["value"])
+    assert every["tpr"]["0.05"]["value"] == pytest.approx(0.75 * row["tpr"]["0.05"]["value"])
     assert every["tpr"]["0.05"]["count"] == 4
     assert every["tpr_nominal"]["0.05"]["value"] == pytest.approx(0.75 * row["tpr_nominal"]["0.05"]["value"])
 
 
-def test_nothing_runs_twice_and_recipes_share(tmp_path: Path) -> None:
+def test_nothing_runs_twice_and_recipes_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(tmp_path)
     before = records(tmp_path)
-
-    class Refusing(Models):
-        def llm(self, name: str, options: dict[str, Any] | None = None) -> Any:
-            raise AssertionError("nothing is to be written")
-
-    run(tmp_path, models=Refusing())
+    monkeypatch.setattr(Models, "llm", lambda *_: pytest.fail("nothing is to be written"))
+    run(tmp_path)
     assert records(tmp_path) == before
-    run(tmp_path, recipe(detection=[{"options": {"draws": 99, "restructure": "none"}}]), models=Refusing())
+    run(tmp_path, recipe(detection=[{"options": {"draws": 99, "restructure": "none"}}]))
     after = records(tmp_path)
     assert after["generate"] == before["generate"]
     assert after["attack"] == before["attack"]
@@ -188,12 +173,9 @@ def test_a_resumed_run_gives_what_one_that_never_stopped_gives(tmp_path: Path) -
         assert without_time(evaluate(bench, "x")) == without_time(whole)
 
 
-def test_one_bad_text_ends_nothing(tmp_path: Path) -> None:
-    class Short(Models):
-        def llm(self, name: str, options: dict[str, Any] | None = None) -> Any:
-            return StandInLLM(context_characters=150)  # some prompts leave no room
-
-    bench = run(tmp_path, recipe(data=STAND_INS["data"] | {"texts": 12}), models=Short())
+def test_one_bad_text_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Models, "llm", lambda *_: StandInLLM(context_characters=150))  # some prompts leave no room
+    bench = run(tmp_path, recipe(data=STAND_INS["data"] | {"texts": 12}))
     empty = [record for record in records(tmp_path)["generate"] if not record.get("text")]
     assert 0 < len(empty) < 12
     [clean, *_] = evaluate(bench, "x")["rows"]
@@ -201,19 +183,19 @@ def test_one_bad_text_ends_nothing(tmp_path: Path) -> None:
     assert clean["failed"] == len(empty)
 
 
-def test_a_model_that_is_gone_ends_the_run_and_keeps_what_is_done(tmp_path: Path) -> None:
-    class Gone(StandInLLM):
-        def draw(self, requests: Any, sampling: Any, over: Any) -> Any:
-            if self.calls >= 3:
-                raise LLMError("the server is gone")
-            return super().draw(requests, sampling, over)
+def test_a_model_that_is_gone_ends_the_run_and_keeps_what_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = StandInLLM()
 
-    class Models2(Models):
-        def llm(self, name: str, options: dict[str, Any] | None = None) -> Any:
-            return Gone()
+    def vanish(_: object) -> None:
+        if llm.calls >= 3:
+            raise LLMError("the server is gone")
 
+    monkeypatch.setattr(Models, "llm", lambda *_: watched(llm, vanish))
     with pytest.raises(LLMError, match="gone"):
-        run(tmp_path, recipe(data=STAND_INS["data"] | {"texts": 12}), models=Models2())
+        run(tmp_path, recipe(data=STAND_INS["data"] | {"texts": 12}))
+    monkeypatch.undo()
     run(tmp_path)
     texts = records(tmp_path)["generate"]
     assert len(texts) >= 4
@@ -244,9 +226,8 @@ def test_human_texts_under_several_keys(tmp_path: Path) -> None:
 
 def test_records_of_earlier_releases_are_still_known(tmp_path: Path) -> None:
     """A field that settings gain must not change the ids of texts that do without it."""
-    wanted = parse(
-        {"title": "t", "data": {"sets": ["manual"]}, "watermark": [{"key": {"decision": "hard", "block_size": 8}}]}
-    )
+    watermark = {"key": {"decision": "hard", "block_size": 8}}
+    wanted = parse({"title": "t", "data": {"sets": ["manual"]}, "watermark": [watermark]})
     [variant] = variants(wanted)
     cell = Cell(variant, wanted.watermark[0], DataSet("manual", [DataItem("A prompt.", "Human text.")]))
     bench = Run(wanted, Workspace(tmp_path))
@@ -254,14 +235,9 @@ def test_records_of_earlier_releases_are_still_known(tmp_path: Path) -> None:
     assert ids == ["931bedf68ef7ae657e0de1c7", "863a1a53bbaeec619b2bc6b0"]
 
 
-CHAIN = [
-    {"name": "reorder", "rate": 0.5, "then": {"name": "delete", "rate": 0.25}},
-    {"name": "reorder", "rate": 0.5},
-]
-
-
 def test_a_chain_of_attacks_shares_its_first_step(tmp_path: Path) -> None:
-    bench = run(tmp_path, recipe(attack=CHAIN))
+    reorder = {"name": "reorder", "rate": 0.5}
+    bench = run(tmp_path, recipe(attack=[reorder | {"then": {"name": "delete", "rate": 0.25}}, reorder]))
     stages = records(tmp_path)
     assert {stage: len(records) for stage, records in stages.items()} == {
         "generate": 4, "attack": 8, "detect": 4 + 8 + 110,
@@ -411,11 +387,11 @@ def test_detections_record_the_payloads_of_texts_that_are_found(tmp_path: Path) 
     watermark = {"key": {"embedder": "stand-in", "payload_bits": 4}, "generate": {"candidates": 32}}
     bench = run(tmp_path, recipe(watermark=[watermark], attack=[]))
     [cell], [detection] = bench.cells, bench.recipe.detection
-    of_texts = [
+    of_texts = {
         bench.detect_job(cell, detection, bench.generate_job(cell, item).id, item.prompt).id for item in cell.items
-    ]
+    }
     found = {record["id"]: record.get("payload") for record in records(tmp_path)["detect"] if record["p_value"] <= 0.01}
-    assert set(of_texts) & set(found)
+    assert of_texts & set(found)
     assert all(payload and 0 < payload["confidence"] <= 1 for payload in found.values())
 
 

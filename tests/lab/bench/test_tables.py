@@ -115,11 +115,8 @@ def test_rejected_answers_and_failures_stand_in_the_table() -> None:
     [table] = rates.details(made_up.results)
     labels = [column.label for column in table.columns]
     clean, chat, _ = table.lines
-    assert [chat[labels.index(name)].text for name in ("attack", "failed", "rejected answers")] == [
-        "chat",
-        "10",
-        "25.0%",
-    ]
+    cells = [chat[labels.index(name)].text for name in ("attack", "failed", "rejected answers")]
+    assert cells == ["chat", "10", "25.0%"]
     assert chat[labels.index("TPR@1%")].small.endswith("; all 12.3")
     assert "all" not in clean[labels.index("TPR@1%")].small
 

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from services import Running, serving
 
-from alimark.core.llm.base import Draw, Request, Sampling, StopCondition
 from alimark.testing import StandInLLM
-
-
-class CountingLLM(StandInLLM):
-    """A language model that notes how many draws each call asks for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[int] = []
-
-    def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
-        self.asked += [request.count for request in requests]
-        return super().draw(requests, sampling, stop)
+from watched import watched
 
 
 @pytest.fixture(scope="module")
@@ -101,13 +89,14 @@ def test_a_stream_begins_with_the_fields_that_all_its_chunks_have(running: Runni
 
 
 def test_the_first_sentence_of_a_chat_comes_sooner(tmp_path: Path) -> None:
-    llm = CountingLLM()
+    asked: list[int] = []
+    llm = watched(StandInLLM(), lambda requests: asked.extend(request.count for request in requests))
     question = {"role": "user", "content": "Who?"}
     later = [question, {"role": "assistant", "content": "The keeper came late."}, question]
     with serving(tmp_path, writer=llm, candidates=80) as service, service.client("generate") as client:
         for messages, sooner in (([question], True), (later, False)):
-            llm.asked.clear()
+            asked.clear()
             body = {"messages": messages, "seed": 3, "sentences": 3}
             assert client.post("/v1/chat/completions", json=body).status_code == 200
-            assert (llm.asked[0] == 20) is sooner
-            assert max(llm.asked[1:]) > 20
+            assert (asked[0] == 20) is sooner
+            assert max(asked[1:]) > 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -13,12 +13,11 @@ from typing import Any
 import httpx
 import pytest
 from services import Running, serving
-from test_upstream import completions
 
 from alimark.core._util.fair_pool import FairPool, FairQueue
 from alimark.core._util.work import TimedFuture, working
 from alimark.core.detection.settings import DetectionSettings
-from alimark.core.llm.base import Draw, Sampling, StopCondition
+from alimark.core.llm.base import Request
 from alimark.core.llm.openai import OpenAI
 from alimark.core.rewriting.api import Original, RewriteSettings, rewrite_many
 from alimark.serve import checking
@@ -26,9 +25,10 @@ from alimark.serve.checking import Answer, Check, Checker
 from alimark.serve.places import Places, QueueFull
 from alimark.serve.writing import Writers
 from alimark.testing import StandInEmbedder
-from fake_server import KEY, Fake, Reply
+from fake_server import KEY, Fake, Reply, completions
 from fixed_texts import fixed_key
 from rewriters import STORY, Rewriter
+from watched import watched
 
 
 def test_owners_take_turns() -> None:
@@ -139,13 +139,11 @@ def test_waiting_and_working_too_long_are_told_apart(tmp_path: Path, monkeypatch
 def test_rewritings_of_one_token_leave_a_thread_to_others() -> None:
     over = threading.Event()
 
-    class Slow(Rewriter):
-        def draw(self, requests: Any, sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
-            if "xylophone" not in requests[0].messages[-1].content:
-                over.wait(30)
-            return super().draw(requests, sampling, stop)
+    def wait(requests: Sequence[Request]) -> None:
+        if "xylophone" not in requests[0].messages[-1].content:
+            over.wait(30)
 
-    writers = Writers(Rewriter(), Slow, lambda _: StandInEmbedder(), most=32)
+    writers = Writers(Rewriter(), lambda: watched(Rewriter(), wait), lambda _: StandInEmbedder(), most=32)
     slow = [writers.rewrite(STORY, fixed_key(1), 1, RewriteSettings(8 + n), "greedy") for n in range(4)]
     time.sleep(0.2)
     text = "The keeper sold a xylophone. A visitor lost the xylophone on Friday."
@@ -188,9 +186,8 @@ class Hanging:
 @pytest.fixture
 def running(fake: Fake, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     upstream = OpenAI(fake.url, "m", dialect="openai", backoff=0.0, retries=0, concurrency=2)
-    with serving(
-        tmp_path_factory.mktemp("serve"), writer=upstream, candidates=4, timeout=2.0, rewrite_llm="stand-in"
-    ) as service:
+    folder = tmp_path_factory.mktemp("serve")
+    with serving(folder, writer=upstream, candidates=4, timeout=2.0, rewrite_llm="stand-in") as service:
         yield service
 
 

@@ -7,24 +7,8 @@ from collections.abc import Iterator
 import pytest
 from services import Running, serving
 
-from alimark.core.llm.base import Request, Sampling
 from alimark.core.llm.openai import OpenAI
-from alimark.testing import StandInLLM
-from fake_server import Fake, Reply, Seen
-
-
-def completions(seen: Seen) -> Reply:
-    """Answers completions and chats with text of the stand-in model, as an ordinary server does."""
-    chats = "messages" in seen.body
-    context = str(seen.body["messages"]) if chats else seen.body["prompt"]
-    request = Request(context, seen.body.get("n", 1), seen.body.get("seed", 0))
-    [draws] = StandInLLM().draw([request], Sampling(), lambda text: text.rstrip().endswith((".", "!", "?", '"')))
-    choices = []
-    for i, draw in enumerate(draws):
-        text = f"{draw.text.rstrip()} Then more"
-        content = {"message": {"role": "assistant", "content": text}} if chats else {"text": text}
-        choices.append({"index": i, **content, "finish_reason": "length"})
-    return Reply({"choices": choices, "usage": {"completion_tokens": 9 * len(choices)}})
+from fake_server import Fake, completions
 
 
 @pytest.fixture

@@ -12,12 +12,11 @@ import pytest
 
 import alimark.core.embedding.loading
 from alimark import Key
-from alimark.core.llm.base import Request, Sampling
 from alimark.lab.attacks import Target, load_attack
 from alimark.lab.attacks.checks import text_flaw
-from alimark.testing import StandInEmbedder, StandInLLM
+from alimark.testing import StandInEmbedder
 from commands import Run
-from fake_server import FAULTS, KEY, Answer, Fake, Reply, Seen
+from fake_server import FAULTS, KEY, Answer, Fake, Reply, Seen, completions
 
 EMBEDDER = StandInEmbedder()
 TEXTS = [
@@ -25,17 +24,6 @@ TEXTS = [
     "He moved into a small house behind the church. Every morning he walked down to the harbour."
     for i in range(6)
 ]
-
-
-def told(seen: Seen) -> Reply:
-    """Choices by the stand-in: sentences that depend on prompt and seed."""
-    request = Request(seen.body["prompt"], seen.body.get("n", 1), seen.body.get("seed", 0))
-    [draws] = StandInLLM().draw([request], Sampling(), lambda text: text.rstrip().endswith((".", "!", "?", '"')))
-    choices = [
-        {"index": i, "text": f"{draw.text.rstrip()} Then more", "finish_reason": "length"}
-        for i, draw in enumerate(draws)
-    ]
-    return Reply({"choices": choices, "usage": {"completion_tokens": sum(draw.tokens for draw in draws)}})
 
 
 def said(content: str, tokens: int) -> Reply:
@@ -85,7 +73,7 @@ def records(tmp_path: Path) -> Read:
 @pytest.mark.parametrize(
     ("verb", "answer", "ids", "summary"),
     [
-        ("generate", told, "t{}", "1 were there already"),
+        ("generate", completions, "t{}", "1 were there already"),
         ("attack", rewritten, "t{}/chat", "5 texts attacked, 0 failed (recorded as such), 1 were there already"),
     ],
 )
@@ -113,7 +101,7 @@ def test_a_server_that_is_gone_ends_the_run_and_a_later_one_finishes_it(
 
 
 def test_a_run_against_a_server_and_its_limits_are_told(fake: Fake, generate: Run, records: Read) -> None:
-    fake.answer = told
+    fake.answer = completions
     status, _, err = generate()
     assert status == 0, err
     assert [record["id"] for record in records()] == [f"t{i}" for i in range(6)]
@@ -123,7 +111,7 @@ def test_a_run_against_a_server_and_its_limits_are_told(fake: Fake, generate: Ru
 
 
 def test_one_bad_prompt_is_passed_over(fake: Fake, generate: Run, records: Read) -> None:
-    fake.answer = lambda seen: Reply({"error": "no"}, 400) if "number 2" in seen.body["prompt"] else told(seen)
+    fake.answer = lambda seen: Reply({"error": "no"}, 400) if "number 2" in seen.body["prompt"] else completions(seen)
     status, _, err = generate()
     assert status == 0
     assert "prompts.jsonl:3" in err

@@ -75,34 +75,32 @@ def install(model: PreTrainedModel) -> None:
 
 
 class LayoutProbe:
-    """A KV cache that stores nothing and records the heads and width of each layer's keys."""
+    """A KV cache that stores nothing and records each layer's heads, query heads for each of them, and width."""
 
     def __init__(self) -> None:
-        self.shapes: list[tuple[int, int]] = []
+        self.shapes: list[tuple[int, int, int]] = []
 
     def attend(self, call: AttentionCall) -> torch.Tensor:
-        self.shapes.append((call.key.shape[1], call.key.shape[3]))
+        heads, width = call.key.shape[1], call.key.shape[3]
+        self.shapes.append((heads, call.query.shape[1] // heads, width))
         return call.query.transpose(1, 2)
 
 
 class PrefillCache:
     """A KV cache for the prefill: new tokens of contexts go to given positions of `kv`, behind those that are there already.
 
-    contexts: the sequences of `kv` that are prefilled; default, all of them in order.
+    contexts: the sequences of `kv` that are prefilled.
     """
 
-    def __init__(self, kv: torch.Tensor, positions: torch.Tensor, contexts: torch.Tensor | None = None) -> None:
+    def __init__(self, kv: torch.Tensor, positions: torch.Tensor, contexts: torch.Tensor) -> None:
         self._kv, self._positions, self._contexts = kv, positions, contexts
-        sequences = torch.arange(len(positions), device=kv.device) if contexts is None else contexts
-        self._sequences = sequences[:, None]
         self._all_positions = torch.arange(kv.shape[4], device=kv.device)
 
     def attend(self, call: AttentionCall) -> torch.Tensor:
         keys, values = self._kv[call.layer]
-        keys[self._sequences, :, self._positions] = call.key.transpose(1, 2)
-        values[self._sequences, :, self._positions] = call.value.transpose(1, 2)
-        if self._contexts is not None:
-            keys, values = keys[self._contexts], values[self._contexts]
+        keys[self._contexts[:, None], :, self._positions] = call.key.transpose(1, 2)
+        values[self._contexts[:, None], :, self._positions] = call.value.transpose(1, 2)
+        keys, values = keys[self._contexts], values[self._contexts]
         visible = self._all_positions <= self._positions[:, :, None]
         if call.window is not None:
             visible &= self._all_positions > self._positions[:, :, None] - call.window
@@ -126,29 +124,15 @@ class PrefillCache:
 
 
 def prefill(
-    model: PreTrainedModel,
-    kv: torch.Tensor,
-    ids: torch.Tensor,
-    positions: torch.Tensor,
-    contexts: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Run tokens through the model and store their keys and values at `positions` of `kv`; the logits of each last token.
+    model: PreTrainedModel, kv: torch.Tensor, ids: torch.Tensor, positions: torch.Tensor, contexts: torch.Tensor
+) -> None:
+    """Run tokens through the model and store their keys and values at `positions` of `kv`.
 
     The last position of `kv` belongs to no context: padding goes there.
     """
-    cache = PrefillCache(kv, positions, contexts)
     at = positions.masked_fill(positions == kv.shape[4] - 1, 0)
-    output = model(ids, position_ids=at, use_cache=False, logits_to_keep=1, kv_cache=cache)
-    logits: torch.Tensor = output.logits[:, -1]
-    return logits
-
-
-def prefill_contexts(
-    model: PreTrainedModel, kv: torch.Tensor, tokens: Sequence[Sequence[int]], starts: Sequence[int]
-) -> torch.Tensor:
-    """Prefill the tokens of each context, which begin at `starts`; the logits of each context's last token."""
-    ids, positions = pad_left(tokens, starts, max(map(len, tokens)), kv.shape[4] - 1)
-    return prefill(model, kv, torch.tensor(ids, device=kv.device), torch.tensor(positions, device=kv.device))
+    cache = PrefillCache(kv, positions, contexts)
+    model(ids, position_ids=at, use_cache=False, logits_to_keep=1, kv_cache=cache)
 
 
 def pad_left(

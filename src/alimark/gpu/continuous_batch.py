@@ -1,12 +1,12 @@
-"""Continuous batching for the GPU: sequences enter and leave one running batch.
+"""Continuous batching: sequences enter and leave one running batch.
 
 Every sequence has a slot, whatever its context and length, so a slot whose sentence has ended can be given to the next sequence
-while the others go on. Decode steps, sampling included, are recorded as CUDA graphs and replayed: launching the hundreds of
-small kernels of a small model one by one would take longer than running them.
+while the others go on. On a GPU, decode steps, sampling included, are recorded as CUDA graphs and replayed: launching the
+hundreds of small kernels of a small model one by one would take longer than running them.
 
 A context is prefilled except for its last token, which is the first token of each sequence's own cache. So starting a
-sequence takes no run of the model. Without a GPU everything is computed step by step with plain matrix products; tests compare
-the two.
+sequence takes no run of the model. On a CPU everything is computed step by step with plain matrix products; tests compare the
+two.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _PREFILL_CONTEXTS = 8  # at a time
 _PREFILL_TOKENS = 512  # of each context at a time
+_BLOCK_SLOTS = 32  # in a block of slots with one context, where no kernel sets how many it takes
 
 PrefillInput = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Token ids, their positions, and the indices of the contexts."""
@@ -79,10 +80,10 @@ class ContinuousBatch:
         self.sampling, self.steps_per_call = sampling, steps_per_call
         self._cuda = layout.device.type == "cuda"
         self._kernels = load_kernels(layout.width) if self._cuda else None
+        self._per_block = max(1, self._kernels.QUERIES // layout.groups) if self._kernels else _BLOCK_SLOTS
         self._allocate()
-        self._attention_blocks: torch.Tensor | None = None
-        self._attention_output: torch.Tensor | None = None
         self._live = slots
+        self._masks: dict[int | None, torch.Tensor] = {}  # of the present step, by the window
         self._decode_graphs: dict[int, torch.cuda.CUDAGraph] = {}  # by the number of slots
         self._prefill_graphs: dict[int, tuple[torch.cuda.CUDAGraph, PrefillInput]] = {}  # by the number of tokens
         self._latest_graph: torch.cuda.CUDAGraph | None = None
@@ -98,6 +99,9 @@ class ContinuousBatch:
         self._keys, self._context_of, self._step = (self._integers(slots) for _ in range(3))
         self._new_tokens = self._integers(self.steps_per_call, slots)
         self._positions = torch.arange(max(self.context_tokens, max_tokens + 1), device=self._layout.device)
+        self._blocks = self._integers(slots // self._per_block + contexts, self._per_block).int()
+        output_size = (slots, self._layout.heads * self._layout.groups, self._layout.width)
+        self._output = torch.zeros(output_size, dtype=self._layout.dtype, device=self._layout.device)
 
     def _integers(self, *size: int) -> torch.Tensor:
         return torch.zeros(size, dtype=torch.long, device=self._layout.device)
@@ -185,29 +189,17 @@ class ContinuousBatch:
         return PendingTokens(self._new_tokens[:, :size], self._stream)
 
     def arrange(self, size: int, context_of: NDArray[np.int64]) -> None:
-        """Set which slots the next steps go over, and which of them each program of the attention kernel takes."""
+        """Set which slots the next steps go over, and group them by context for attention."""
         self._live = size
-        if not self._kernels:
-            return
-        if self._attention_blocks is None:
-            groups = self._query_groups()
-            per = max(1, self._kernels.QUERIES // groups)
-            device = self._layout.device
-            table_size = (self.slots // per + self.contexts, per)
-            self._attention_blocks = torch.full(table_size, -1, dtype=torch.int32, device=device)
-            output_size = (self.slots, self._layout.heads * groups, self._layout.width)
-            self._attention_output = torch.zeros(output_size, dtype=self._layout.dtype, device=device)
-        table = attention_blocks(context_of[:size], self._attention_blocks.shape[1], self._block_count(size))
-        self._attention_blocks[: len(table)].copy_(torch.from_numpy(table).pin_memory(), non_blocking=True)
+        table = attention_blocks(context_of[:size], self._per_block, self._block_count)
+        if self._cuda:
+            self._blocks[: len(table)].copy_(torch.from_numpy(table).pin_memory(), non_blocking=True)
+        else:
+            self._blocks = torch.from_numpy(table[table[:, 0] >= 0])
 
-    def _query_groups(self) -> int:
-        """Query heads for each head of keys and values."""
-        groups: int = self._model.config.get_text_config().num_attention_heads // self._layout.heads
-        return groups
-
-    def _block_count(self, size: int) -> int:
-        assert self._attention_blocks is not None
-        return size // self._attention_blocks.shape[1] + min(self.contexts, size)
+    @property
+    def _block_count(self) -> int:
+        return self._live // self._per_block + min(self.contexts, self._live)
 
     def _record_decode(self) -> torch.cuda.CUDAGraph:
         if not self._decode_graphs:
@@ -233,6 +225,7 @@ class ContinuousBatch:
 
     def logits(self) -> torch.Tensor:
         """The logits behind the last token of each sequence."""
+        self._masks.clear()
         step = self._step[: self._live]
         tokens = self._sampled[: self._live].gather(1, step[:, None])[:, 0]
         positions = self._context_lengths[self._context_of[: self._live]] + step
@@ -261,33 +254,57 @@ class ContinuousBatch:
         return self._kernels is not None
 
     def attend(self, call: AttentionCall) -> torch.Tensor:
-        blocks, output = self._attention_blocks, self._attention_output
-        if not self._kernels or call.softcap is not None or blocks is None or output is None:
+        if not self._kernels or call.softcap is not None:
             return self._attend_without_kernels(call)
         attended: torch.Tensor = self._kernels.attend(
             call.query[:, :, 0], call.key[:, :, 0], call.value[:, :, 0], call.rope,
-            self.context_kv[call.layer], self._own_kv[call.layer], blocks[: self._block_count(self._live)],
-            self._context_of, self._context_lengths, self._step, call.scale, call.window, output[: self._live],
+            self.context_kv[call.layer], self._own_kv[call.layer], self._blocks[: self._block_count],
+            self._context_of, self._context_lengths, self._step, call.scale, call.window, self._output[: self._live],
         )  # fmt: skip
         return attended[:, None]
 
     def _attend_without_kernels(self, call: AttentionCall) -> torch.Tensor:
-        live, heads, width = self._live, self._layout.heads, self._layout.width
-        step, context_of = self._step[:live], self._context_of[:live]
-        slots = torch.arange(live, device=self._layout.device)
+        live, heads, groups, width = self._live, self._layout.heads, self._layout.groups, self._layout.width
+        tokens, steps = self._lengths_attended()
         own_kv = self._own_kv[call.layer, :, :live]
+        slots, step = torch.arange(live, device=self._layout.device), self._step[:live]
         own_kv[0][slots, :, step], own_kv[1][slots, :, step] = call.key[:, :, 0], call.value[:, :, 0]
-        keys, values = (torch.cat([self.context_kv[call.layer, i, context_of], own_kv[i]], dim=2) for i in (0, 1))
-        attention = capped((call.query.view(live, heads, -1, width) * call.scale) @ keys.transpose(2, 3), call.softcap)
-        hidden = hidden_positions(
-            self._positions[: self.context_tokens],
-            self._positions[: self.sampling.max_tokens + 1],
-            self._context_lengths[context_of][:, None],
-            step[:, None],
-            call.window,
-        )
-        weights = attention.masked_fill_(hidden[:, None, None], -torch.inf).softmax(dim=3)
-        return (weights @ values).reshape(live, 1, -1, width)
+        own_keys, own_values = own_kv[:, :, :, :steps]
+        # Slots in a block share the keys and values of their context; -1, which fills up a block, stands for the last slot.
+        blocks = self._blocks[: self._block_count].long()
+        keys, values = self.context_kv[call.layer][:, self._context_of[blocks[:, 0]], :, :tokens]
+        place = torch.zeros(live + 1, dtype=torch.long, device=blocks.device)
+        place[blocks.flatten()] = torch.arange(blocks.numel(), device=blocks.device)
+        place = place[:live]  # of each slot in the blocks
+
+        def times(rows: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
+            """The product of each slot's rows, (slots, heads, groups, ...), with what its block shares."""
+            product = rows[blocks].transpose(1, 2).flatten(2, 3) @ shared
+            by_slot = product.view(len(blocks), heads, -1, groups, shared.shape[3]).transpose(1, 2)
+            return by_slot.flatten(0, 1)[place]
+
+        query = call.query.view(live, heads, groups, width) * call.scale
+        parts = [times(query, keys.transpose(2, 3)), query @ own_keys.transpose(2, 3)]
+        attention = capped(torch.cat(parts, dim=3), call.softcap)
+        weights = attention.masked_fill_(self._hidden(call.window, tokens, steps), -torch.inf).softmax(dim=3)
+        attended: torch.Tensor = times(weights[..., :tokens], values) + weights[..., tokens:] @ own_values
+        return attended.reshape(live, 1, -1, width)
+
+    def _lengths_attended(self) -> tuple[int, int]:
+        """How many tokens of contexts and of sequences attention goes over. A CUDA graph needs one number for all lengths."""
+        if self._cuda:
+            return self.context_tokens, self.sampling.max_tokens + 1
+        lengths = self._context_lengths[self._context_of[: self._live]]
+        return int(lengths.max()), int(self._step[: self._live].max()) + 1
+
+    def _hidden(self, window: int | None, tokens: int, steps: int) -> torch.Tensor:
+        """The positions that each slot does not see, computed once a step for all layers with this window."""
+        if window not in self._masks:
+            lengths = self._context_lengths[self._context_of[: self._live], None]
+            step = self._step[: self._live, None]
+            hidden = hidden_positions(self._positions[:tokens], self._positions[:steps], lengths, step, window)
+            self._masks[window] = hidden[:, None, None]
+        return self._masks[window]
 
 
 def attention_blocks(context_of: NDArray[np.int64], per: int, count: int) -> NDArray[np.int32]:

@@ -1,10 +1,12 @@
-"""The GPU engine: draws of all calling threads in one continuous batch, driven by one background thread.
+"""The engine: draws of all calling threads in one continuous batch, driven by one background thread.
 
 An iteration of the thread admits new sequences, launches the next decode steps, and while the GPU computes them takes the
 tokens of the steps before. Texts in which a sentence may be over are read by other threads (and their worker processes), whose
 answers a later iteration takes: sequences whose sentence is over free their slot. So no caller waits for another's long
 sentence, and the GPU waits neither for reading nor for Python, as long as an iteration's Python work takes less time than its
 decode steps. A sequence goes on while it is read, and what it samples meanwhile is thrown away if its sentence was over.
+
+On a CPU, where every token costs more than reading it, an iteration launches one step, and waits for its texts to be read.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 # Decode steps between two looks at the tokens: a look costs Python time, and a step beyond a sentence's end is wasted.
 _STEPS_PER_CALL = 4
 _MAX_SLOTS, _MAX_CONTEXTS, _MIN_CONTEXT_TOKENS = 4096, 256, 512
+_CPU_SLOTS, _CPU_BYTES = 256, 8 << 30  # bytes of KV caches, which take memory only where they are filled
 _BATCH_SIZES = (8, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 """Numbers of slots that a decode step goes over; each has its own CUDA graph."""
 _IDLE_SECONDS = 5.0  # after which the thread ends
@@ -126,6 +129,7 @@ class Engine:
     """Draws for any number of threads.
 
     control: special tokens, which are masked while the model must not end its text. max_slots: the most sequences at a time.
+    ahead: whether the next steps are launched before the tokens of those before are taken; default, on a GPU.
     """
 
     def __init__(
@@ -136,15 +140,17 @@ class Engine:
         control: torch.Tensor,
         *,
         max_slots: int | None = None,
+        ahead: bool | None = None,
     ) -> None:
         self._model, self._layout, self._vocabulary, self._control = model, layout, vocabulary, control
-        self._max_slots = max_slots or _MAX_SLOTS
+        self._cuda = layout.device.type == "cuda"
+        self._ahead = self._cuda if ahead is None else ahead
+        self._max_slots = max_slots or (_MAX_SLOTS if self._cuda else _CPU_SLOTS)
         self._queue: deque[tuple[_Call, int]] = deque()  # with the index of a request
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._batch: ContinuousBatch | None = None
-        cuda = layout.device.type == "cuda"
-        self._stream = torch.cuda.Stream(layout.device) if cuda else None  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(layout.device) if self._cuda else None  # type: ignore[no-untyped-call]
         self._closed = False
         self._cancelled_some = False
         self._readers: Readers[_Sequence] = Readers()
@@ -240,9 +246,13 @@ class Engine:
             return
         self._fill_slots()
         before, self._launched = self._launched, self._launch() if self._unfinished.any() else None
+        if not self._ahead:
+            before, self._launched = self._launched, None
         if before is not None:
             self._collect(before)
         self._take_answers(wait=before is None and self._launched is None)
+        while self._readers.open_calls and not self._ahead:
+            self._take_answers(wait=True)
 
     def _admit(self) -> None:
         """Prefill the contexts of as many requests as there is room for."""
@@ -294,24 +304,26 @@ class Engine:
             sampling=sampling,
             control=self._control,
             stream=self._stream,
-            steps_per_call=min(_STEPS_PER_CALL, sampling.max_tokens),
+            steps_per_call=min(_STEPS_PER_CALL, sampling.max_tokens) if self._ahead else 1,
         )
-        self._texts = SequenceTexts(self._vocabulary, slots, sampling.max_tokens, wait_for_next_word=True)
+        self._texts = SequenceTexts(self._vocabulary, slots, sampling.max_tokens)
         self._slots = [None] * slots
         self._context_of, self._serials = np.full((2, slots), -1, dtype=np.int64)
         self._unfinished = np.zeros(slots, dtype=np.bool_)
         self._contexts = [_Context(place) for place in range(contexts)]
 
     def _capacity(self, context_tokens: int, max_tokens: int) -> tuple[int, int]:
-        """Slots and contexts that fit into GPU memory: KV caches, and 24 bytes a slot for each token of the vocabulary."""
-        if self._layout.device.type != "cuda":
-            return self._max_slots, _MAX_CONTEXTS
-        torch.cuda.empty_cache()
-        free = 0.4 * torch.cuda.mem_get_info(self._layout.device)[0]
+        """Slots and contexts that fit into memory: KV caches, and 24 bytes a slot for each token of the vocabulary."""
+        free: float = _CPU_BYTES
+        if self._cuda:
+            torch.cuda.empty_cache()
+            free = 0.4 * torch.cuda.mem_get_info(self._layout.device)[0]
         context_bytes = context_tokens * self._layout.bytes_per_token
         contexts = max(1, min(_MAX_CONTEXTS, int(free / 3 / context_bytes)))
         slot_bytes = (max_tokens + 1) * self._layout.bytes_per_token + 24 * self._vocabulary.size
         most = min(int((free - contexts * context_bytes) / slot_bytes), self._max_slots)
+        if not self._cuda:
+            return max(1, most), contexts
         return max([size for size in _BATCH_SIZES if size <= most], default=_BATCH_SIZES[0]), contexts
 
     def _prefill(self, admitted: Sequence[tuple[_Call, int]]) -> None:
@@ -353,7 +365,8 @@ class Engine:
         self._drop_cancelled()
         live = int((self._serials[: self._size] >= 0).sum())
         needed = min(self._batch.slots, live + len(self._waiting))
-        self._resize(next(size for size in (*_BATCH_SIZES, self._batch.slots) if size >= needed))
+        sizes = _BATCH_SIZES if self._ahead else (needed,)
+        self._resize(next(size for size in (*sizes, self._batch.slots) if size >= needed))
         free = self._free_slots(len(self._waiting))
         if not free:
             return

@@ -12,7 +12,6 @@ from alimark.errors import LLMError
 from alimark.gpu import attention, fused_layers
 from alimark.gpu.continuous_batch import ContinuousBatch, load_kernels
 from alimark.gpu.kv_cache import KVLayout
-from alimark.gpu.static_batch import StaticBatch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -41,11 +40,9 @@ def prepare(model: PreTrainedModel, name: str) -> KVLayout:
             layout = _layout(model)
             if model.device.type == "cuda":
                 fused_layers.fuse(model, load_kernels(layout.width))
-                if _error(_continuous_logits(model, layout, ids), expected) > max_error:
+                if _error(_batch_logits(model, layout, ids), expected) > max_error:
                     fused_layers.restore_attention(model)
-                logits = _continuous_logits(model, layout, ids)
-            else:
-                logits = _static_logits(model, layout, ids)
+            logits = _batch_logits(model, layout, ids)
     except (TypeError, ValueError, RuntimeError, AttributeError, KeyError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise LLMError(f"{name} is built in a way that cannot be sampled here: {reason}") from error
@@ -61,8 +58,8 @@ def prepare(model: PreTrainedModel, name: str) -> KVLayout:
 def _layout(model: PreTrainedModel) -> KVLayout:
     probe = attention.LayoutProbe()
     model(torch.tensor([[3]], device=model.device), use_cache=False, kv_cache=probe)
-    [(heads, width)] = set(probe.shapes)
-    return KVLayout(len(probe.shapes), heads, width, model.dtype, model.device)
+    [(heads, groups, width)] = set(probe.shapes)
+    return KVLayout(len(probe.shapes), heads, groups, width, model.dtype, model.device)
 
 
 def _own_logits(model: PreTrainedModel, ids: list[list[int]]) -> list[torch.Tensor]:
@@ -76,22 +73,8 @@ def _error(logits: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
     return max(float((a - b).norm() / b.norm()) for a, b in zip(logits, expected, strict=True))
 
 
-def _static_logits(model: PreTrainedModel, layout: KVLayout, ids: list[list[int]]) -> list[torch.Tensor]:
-    """The logits behind each sequence, by a static batch."""
-    contexts = [sequence[:-_DECODED] for sequence in ids]
-    batch = StaticBatch(
-        model, layout, contexts=len(ids), sequences=len(ids), context_tokens=16, max_tokens=_DECODED + 1
-    )
-    logits = attention.prefill_contexts(model, batch.context_kv, contexts, [0] * len(ids))
-    no_control = torch.tensor([], dtype=torch.long, device=model.device)
-    batch.start(contexts, [1] * len(ids), [0] * len(ids), logits, Sampling(), no_control)
-    for column in _decoded_columns(model, ids):
-        logits = batch.force(column)
-    return list(logits.float())
-
-
-def _continuous_logits(model: PreTrainedModel, layout: KVLayout, ids: list[list[int]]) -> list[torch.Tensor]:
-    """The logits behind each sequence, by a continuous batch."""
+def _batch_logits(model: PreTrainedModel, layout: KVLayout, ids: list[list[int]]) -> list[torch.Tensor]:
+    """The logits behind each sequence, by the batch in which they are sampled."""
     places = list(range(len(ids)))
     batch = ContinuousBatch(
         model,
@@ -108,11 +91,7 @@ def _continuous_logits(model: PreTrainedModel, layout: KVLayout, ids: list[list[
     batch.start(places, places, places)
     batch.arrange(len(ids), np.array(places))
     logits = batch.logits()
-    for column in _decoded_columns(model, ids):
-        batch.append(column)
+    for n in range(-_DECODED, 0):
+        batch.append(torch.tensor([sequence[n] for sequence in ids], device=model.device))
         logits = batch.logits()
     return list(logits.float())
-
-
-def _decoded_columns(model: PreTrainedModel, ids: list[list[int]]) -> list[torch.Tensor]:
-    return [torch.tensor([sequence[n] for sequence in ids], device=model.device) for n in range(-_DECODED, 0)]

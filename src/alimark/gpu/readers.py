@@ -40,7 +40,7 @@ class Readers(Generic[_Owner]):
     def forget(self) -> None:
         """Drop all answers, those that are still to come included."""
         self._answers: SimpleQueue[_Answer[_Owner]] = SimpleQueue()
-        self._open_calls = 0
+        self.open_calls = 0
 
     def read(self, texts: SequenceTexts, snapshots: Sequence[tuple[_Owner, Snapshot]]) -> None:
         """Begin to read texts."""
@@ -50,7 +50,7 @@ class Readers(Generic[_Owner]):
         for group in by_condition.values():
             for first in range(0, len(group), _TOGETHER):
                 self._questions.put((texts, group[first : first + _TOGETHER], self._answers))
-                self._open_calls += 1
+                self.open_calls += 1
         if snapshots and not self._threads:
             for _ in range(max(1, worker_count())):
                 thread = threading.Thread(target=_answer, args=(self._questions,), name="alimark-reader", daemon=True)
@@ -59,13 +59,13 @@ class Readers(Generic[_Owner]):
 
     def answers(self, *, wait: bool) -> Iterator[tuple[_Owner, Over | None]]:
         """The answers that have come; with `wait`, at least those of one call, if any is open."""
-        while self._open_calls:
+        while self.open_calls:
             try:
                 asked, found = self._answers.get(block=wait)
             except Empty:
                 return
             wait = False
-            self._open_calls -= 1
+            self.open_calls -= 1
             if isinstance(found, Exception):
                 raise found
             yield from zip([owner for owner, _ in asked], found, strict=True)

@@ -68,16 +68,14 @@ class Vocabulary:
 class SequenceTexts:
     """The sequences in a number of slots, each of at most `max_tokens` tokens.
 
-    wait_for_next_word: tokens arrive in blocks, so a sentence's end is looked for once the word behind it has arrived.
-    Otherwise it is also looked for at the mark itself, before the next word is complete.
+    A sentence's end is looked for once the word behind it has arrived.
     """
 
-    def __init__(self, vocabulary: Vocabulary, slots: int, max_tokens: int, *, wait_for_next_word: bool) -> None:
-        self._vocabulary, self._max_tokens, self._wait_for_next_word = vocabulary, max_tokens, wait_for_next_word
+    def __init__(self, vocabulary: Vocabulary, slots: int, max_tokens: int) -> None:
+        self._vocabulary, self._max_tokens = vocabulary, max_tokens
         self._ids = np.zeros((slots, max_tokens + _MAX_NEW_TOKENS), dtype=np.int64)
         self._length = np.zeros(slots, dtype=np.int64)
         self._since_mark = np.zeros(slots, dtype=np.int64)  # tokens since the last mark
-        self._checked = np.zeros(slots, dtype=np.int64)  # characters in which a sentence's end was looked for
         self._prompt_end: list[list[int]] = [[]] * slots
         self._stop: list[StopCondition] = [never] * slots
         self._stops = np.zeros(slots, dtype=np.bool_)  # whether sentence ends are looked for
@@ -88,12 +86,12 @@ class SequenceTexts:
             self._prompt_end[slot], self._stop[slot] = prompt[-_PROMPT_TOKENS:], stop
         at = np.asarray(slots)
         self._stops[at] = [stop is not never for stop in stops]
-        self._length[at] = self._checked[at] = 0
+        self._length[at] = 0
         self._since_mark[at] = self._max_tokens + _MAX_NEW_TOKENS
 
     def move(self, old: int, new: int) -> None:
         """Move a sequence to another slot."""
-        for state in (self._ids, self._length, self._since_mark, self._checked, self._stops):
+        for state in (self._ids, self._length, self._since_mark, self._stops):
             state[new] = state[old]
         self._prompt_end[new], self._stop[new] = self._prompt_end[old], self._stop[old]
 
@@ -124,39 +122,24 @@ class SequenceTexts:
         last = marks[:, ::-1].argmax(axis=1)
         since = np.where(marks.any(axis=1), last, self._since_mark[slots] + tokens.shape[1])
         self._since_mark[slots] = since
-        near: NDArray[np.bool_] = self._stops[slots] & (since - tokens.shape[1] < _TOKENS_BEHIND_MARK)
-        if self._wait_for_next_word:
-            near &= (since >= 2) | (length == self._max_tokens)
-        return near
+        near = (since - tokens.shape[1] < _TOKENS_BEHIND_MARK) & ((since >= 2) | (length == self._max_tokens))
+        return np.asarray(self._stops[slots] & near)
 
     def snapshot(self, slot: int, look: Look) -> Snapshot:
         """The text of a sequence at a look."""
         ids: list[int] = self._ids[slot, : look.tokens].tolist()
         prompt_end, stop = self._prompt_end[slot], self._stop[slot] if look.may_be_over else never
-        text = self._text(prompt_end, ids)
-        snapshot = Snapshot(text, ids, prompt_end, look.last, stop, int(self._checked[slot]))
-        self._checked[slot] = len(text)
-        return snapshot
-
-    def ended(self, looks: dict[int, Look]) -> dict[int, Draw]:
-        """The draws that have ended by now, by slot."""
-        draws: dict[int, Draw] = {}
-        for slot, look in looks.items():
-            snapshot = self.snapshot(slot, look)
-            over = self._over(snapshot) if snapshot.to_read else None
-            if (draw := self.draw(snapshot, over)) is not None:
-                draws[slot] = draw
-        return draws
+        return Snapshot(self._text(prompt_end, ids), ids, prompt_end, look.last, stop)
 
     def read(self, snapshots: Sequence[Snapshot]) -> list[Over | None]:
         """Look for the end of the first sentence in texts with the same stop condition; None where it goes on.
 
         It uses no state that changes, so another thread may call it.
         """
-        condition = snapshots[0].stop
-        if not self._wait_for_next_word or not hasattr(condition, "readings"):
-            return [self._over(snapshot) for snapshot in snapshots]
-        readings: list[Reading | None] = condition.readings([snapshot.text for snapshot in snapshots])
+        condition, texts = snapshots[0].stop, [snapshot.text for snapshot in snapshots]
+        if not hasattr(condition, "readings"):
+            return [_over(condition, text) for text in texts]
+        readings: list[Reading | None] = condition.readings(texts)
         return [Over(reading.length, reading) if reading else None for reading in readings]
 
     def draw(self, snapshot: Snapshot, over: Over | None) -> Draw | None:
@@ -167,23 +150,6 @@ class SequenceTexts:
             return None
         # The token that ends a text is counted, too.
         return Draw(snapshot.text, len(snapshot.ids) + (snapshot.last == "model"), snapshot.last)
-
-    def _over(self, snapshot: Snapshot) -> Over | None:
-        stops = stops_of(snapshot.text)
-        end = self._sentence_end(snapshot, stops)
-        return Over(length_with_stop(stops, end)) if end else None
-
-    def _sentence_end(self, snapshot: Snapshot, stops: list[int]) -> int:
-        """Where the first sentence ends in the text, or 0."""
-        text, condition = snapshot.text, snapshot.stop
-        if condition(text):
-            if len(stops) == 1:
-                return stops[0] - 1
-            return next((n for n in stops if condition(text[:n])), len(text) + 1) - 1
-        # A sentence may be over at the mark, and no longer be so with the unfinished beginning of the next word.
-        wait = self._wait_for_next_word and len(snapshot.ids) < self._max_tokens
-        new = [] if wait else [n for n in stops if n > snapshot.checked]
-        return next((n for n in new if condition(text[:n])), 1) - 1
 
     def _tokens_of(self, snapshot: Snapshot, characters: int) -> int:
         """How many tokens of a text it takes to write that many characters."""
@@ -223,7 +189,7 @@ class Snapshot:
     """A sequence's text so far and its tokens.
 
     prompt_end: the last tokens before it. last: as in `Look`. stop: tells whether the first sentence is over; `never` where
-    that is not looked for. checked: the characters in which it was looked for before.
+    that is not looked for.
     """
 
     text: str
@@ -231,7 +197,6 @@ class Snapshot:
     prompt_end: list[int]
     last: Ended | None
     stop: StopCondition
-    checked: int
 
     @property
     def to_read(self) -> bool:
@@ -245,3 +210,12 @@ class Over:
 
     length: int
     reading: Reading | None = None
+
+
+def _over(condition: StopCondition, text: str) -> Over | None:
+    """How much of a text is kept, None where its first sentence goes on."""
+    if not condition(text):
+        return None
+    stops = stops_of(text)
+    end = stops[0] if len(stops) == 1 else next((n for n in stops if condition(text[:n])), len(text) + 1)
+    return Over(length_with_stop(stops, end - 1))

@@ -29,7 +29,7 @@ def check() -> None:
     for heads, groups, width, window in CASES:
         batch = continuous_batch.ContinuousBatch(
             None,
-            KVLayout(1, heads, width, torch.float32, torch.device("cpu")),
+            KVLayout(1, heads, groups, width, torch.float32, torch.device("cpu")),
             slots=slots,
             contexts=2,
             context_tokens=70,
@@ -84,7 +84,7 @@ def test_the_kernels_give_what_plain_products_give() -> None:
     here = Path(__file__).parent
     done = subprocess.run(
         [sys.executable, "-c", "from test_kernel import check; check()"],
-        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(here)},
+        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(here), *sys.path])},
         capture_output=True,
         text=True,
         check=False,

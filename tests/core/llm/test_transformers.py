@@ -101,11 +101,10 @@ def test_numbers_are_uniform_and_independent() -> None:
     assert np.abs(np.corrcoef(numbers.T) - np.eye(18)).max() < 0.09
 
 
-def test_a_batch_in_turns_gives_the_same_draws(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_batch_gives_the_same_draws(tiny: Any, tiny_folder: Path) -> None:
     request = Request("The mayor opened the bridge.", 7, 2)
     whole = tiny.draw([request], Sampling(max_tokens=40), sentence_over)
-    monkeypatch.setattr(tiny, "_batch_size", 3)
-    assert tiny.draw([request], Sampling(max_tokens=40), sentence_over) == whole
+    assert adapter.Transformers(tiny_folder, rows=3).draw([request], Sampling(max_tokens=40), sentence_over) == whole
 
 
 def test_stopping_changes_no_first_sentence(tiny: Any) -> None:
@@ -151,15 +150,17 @@ def test_a_batch_of_contexts_gives_what_a_fresh_reading_gives(tiny: Any) -> None
             assert draw.text == plain_draw(tiny, request, request.first + i, sampling)
 
 
-def test_a_longer_context_is_read_from_where_it_goes_on(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_longer_context_is_read_from_where_it_goes_on(
+    tiny: Any, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read: list[int] = []
-    real = attention.prefill_contexts
+    real = ContinuousBatch.prefill
 
-    def reading(*args: Any) -> Any:
-        read.append(sum(map(len, args[2])))
-        return real(*args)
+    def reading(self: Any, places: Any, contexts: Any, cached: Any) -> Any:
+        read.append(sum(map(len, contexts)) - len(contexts) - sum(cached))
+        return real(self, places, contexts, cached)
 
-    monkeypatch.setattr(attention, "prefill_contexts", reading)
+    monkeypatch.setattr(ContinuousBatch, "prefill", reading)
     start = "The teacher carried two horses across the border before dinner."
     sampling = Sampling(max_tokens=8)
     tiny.draw([Request(start, 2, 1)], sampling, never_over)
@@ -167,10 +168,9 @@ def test_a_longer_context_is_read_from_where_it_goes_on(tiny: Any, monkeypatch: 
     longer = Request(start + " The mayor sold a garden.", 2, 1)
     again = tiny.draw([longer], sampling, never_over)
     whole = len(tiny._prompt(longer, sampling))
-    assert read[1] == 1
+    assert read[1] == 0
     assert 1 < read[2] < whole - read[0] + 3
-    tiny._prefixes._entries.clear()
-    assert tiny.draw([longer], sampling, never_over) == again
+    assert adapter.Transformers(tiny_folder).draw([longer], sampling, never_over) == again
 
 
 @pytest.mark.parametrize("family", ["opt", "gemma2", "gemma3", "qwen2", "qwen3", "gpt_neox", "mistral"])
@@ -241,8 +241,8 @@ def test_fused_norms_compute_what_the_models_own_do(size: float) -> None:
 
 @pytest.mark.parametrize("rows", [7, 64])
 def test_the_running_batch_gives_what_one_call_at_a_time_gives(tiny: Any, rows: int) -> None:
-    """The engine of the GPU, on its plain twin: draws of many callers come and go, and each is what it would be alone."""
-    engine = Engine(tiny._model, tiny._layout, tiny._vocabulary, tiny._control, max_slots=rows)
+    """As on a GPU, steps ahead of the reading: draws of many callers come and go, and each is what it would be alone."""
+    engine = Engine(tiny._model, tiny._layout, tiny._vocabulary, tiny._control, max_slots=rows, ahead=True)
     sampling, over = Sampling(max_tokens=24), FirstSentence(splitter(DEFAULT_SPLITTER))
     contexts = [f"The {noun} came over the sea" for noun in ("storm", "boat", "wind of the north", "birds")]
     contexts.append(contexts[0] + " in the night")  # begins as another does
@@ -261,7 +261,7 @@ def test_the_running_batch_gives_what_one_call_at_a_time_gives(tiny: Any, rows: 
             whole = list(callers.map(ask, requests, [never] * len(requests)))
             assert whole == [one for request in requests for one in tiny.draw([request], sampling, never)]
             found = list(callers.map(ask, requests, [over] * len(requests)))
-            # One looks at every token and the other at every fourth, which may show some more behind the sentence.
+            # One looks at every fourth token, which may show some more behind the sentence.
             assert firsts(found) == firsts(
                 [one for request in requests for one in tiny.draw([request], sampling, over)]
             )
@@ -300,7 +300,7 @@ def test_a_long_prompt_behind_short_ones_waits_for_a_batch_with_room(
 def test_an_engine_that_fails_tells_everybody_and_goes_on(
     tiny: Any, monkeypatch: pytest.MonkeyPatch, owner: type, step: str
 ) -> None:
-    engine = Engine(tiny._model, tiny._layout, tiny._vocabulary, tiny._control, max_slots=8)
+    engine = Engine(tiny._model, tiny._layout, tiny._vocabulary, tiny._control, max_slots=8, ahead=True)
     with monkeypatch.context() as patch:
         patch.setattr(owner, step, lambda *_: 1 / 0)
         with ThreadPoolExecutor(3) as callers:
@@ -338,7 +338,7 @@ threading.Thread(target=draw).start()
 
 
 def test_a_closed_engine_ends_its_thread_and_says_so(tiny: Any) -> None:
-    engine = Engine(tiny._model, tiny._layout, tiny._vocabulary, tiny._control, max_slots=8)
+    engine = Engine(tiny._model, tiny._layout, tiny._vocabulary, tiny._control, max_slots=8, ahead=True)
     with ThreadPoolExecutor(1) as callers:
         asked = callers.submit(engine.draw, [TokenRequest([5, 6], list(range(8)))], Sampling(max_tokens=200), never)
         while engine._thread is None:

@@ -14,7 +14,7 @@ StopCondition = Callable[[str], bool]
 
 A stop condition may also have a method `readings(texts)`, which returns for each text the reading of its first sentence, or
 None while that is not over. Engines that sample many sequences at a time call it for several of them, and keep the reading in
-the draw. On a GPU a stop condition is called by several threads at a time."""
+the draw. The engine for PyTorch calls a stop condition from several threads at a time."""
 
 
 def never(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -243,10 +244,10 @@ def _settings(data: Path | None, config: Path | None, **given: object) -> Settin
     return read_settings(config, named, default_data=cache_folder() / "serve")
 
 
-def _store(settings: Settings) -> Store:
+def _store(settings: Settings) -> closing[Store]:
     from alimark.serve.database import Store
 
-    return Store(settings.database_url)
+    return closing(Store(settings.database_url))
 
 
 def _at(data: Path | None) -> str:

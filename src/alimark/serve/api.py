@@ -16,9 +16,8 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from alimark.audit.documents.kinds import KINDS
-from alimark.audit.documents.reading import read_document
+from alimark.audit.documents.reading import Document, read_document
 from alimark.core._util.json_types import JsonObject
-from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.detection.fields import values
 from alimark.core.detection.settings import MAX_SENTENCES, DetectionSettings
 from alimark.core.detection.stats.p_values import draws_for
@@ -65,51 +64,40 @@ async def detect(body: schemas.Detect, service: ServiceOf, token: DetectToken) -
     settings = DetectionSettings(search=body.search, passage_fpr=body.fpr, draws=draws_for(body.fpr))
 
     def finish(check: Check, answer: Answer) -> tuple[JsonObject, Record]:
-        record = of_detection(answer[0], check.text, token)
-        return _result(answer[0], body, record), record
+        detection, record = answer[0], of_detection(answer[0], check.text, token)
+        content = values(detection, "service", body.fpr) | {"record_id": record.id}
+        if body.evidence:
+            content["evidence"] = detection.report(body.fpr)
+            content["sentence_chances"] = [round(chance, 3) for chance in detection.sentence_chances]
+        return content, record
 
     checks = [Check(text, tuple(keys), settings) for text in texts]
     outcomes = await service.results(service.checker.submit(token.id, checks, finish))
     if isinstance(body.input, str) and isinstance(outcomes[0], AlimarkError):
         raise outcomes[0]
-    results: list[JsonObject] = []
-    records: list[Record] = []
-    for outcome in outcomes:
-        if isinstance(outcome, AlimarkError):
-            results.append({"error": to_api_error(outcome).error})
-            continue
-        result, record = outcome
+    found = [outcome for outcome in outcomes if not isinstance(outcome, AlimarkError)]
+    for result, _ in found:
         service.metrics.detections.labels(result["verdict"]).inc()
-        results.append(result)
-        records.append(record)
-    await service.save(records)
+    await service.save([record for _, record in found])
+    results = [
+        {"error": to_api_error(outcome).error} if isinstance(outcome, AlimarkError) else outcome[0] for outcome in outcomes
+    ]  # fmt: skip
     return AnyTextResponse({"fpr": body.fpr, "results": results})
-
-
-def _result(detection: AlignedDetection, body: schemas.Detect, record: Record) -> JsonObject:
-    content = values(detection, "service", body.fpr) | {"record_id": record.id}
-    if body.evidence:
-        content["evidence"] = detection.report(body.fpr)
-        content["sentence_chances"] = [round(chance, 3) for chance in detection.sentence_chances]
-    return content
 
 
 _FILE = {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
 
 
-@router.post("/v1/extract", tags=["checking"], response_model=schemas.Extracted, openapi_extra={"requestBody": _FILE})
+@router.post("/v1/extract", tags=["checking"], openapi_extra={"requestBody": _FILE})
 async def extract_text(
     request: Request,
     service: ServiceOf,
     token: DetectToken,
     kind: Annotated[Literal[KINDS], Query()],  # type: ignore[valid-type]
-) -> JsonObject:
+) -> Document:
     """Returns the text of a document, which is the body of the request, and what was left out or guessed."""
-    data = await request.body()
-    most = service.settings.max_text
-    work = partial(read_document, data, kind=kind, max_characters=most)
-    document = await service.result(service.writers.run(work, token.id))
-    return {"text": document.text, "kind": document.kind, "notes": list(document.notes)}
+    work = partial(read_document, await request.body(), kind=kind, max_characters=service.settings.max_text)
+    return await service.result(service.writers.run(work, token.id))
 
 
 # Rewriting and attacks
@@ -157,33 +145,32 @@ async def _proof(service: Service, key: Key, texts: Sequence[str], owner: str) -
     return {"verdict": after[0], "p_value": after[1], "p_value_before": before[1]}
 
 
-@router.get("/v1/attacks", tags=["writing"], response_model=list[schemas.AttackLabel])
-async def attacks(service: ServiceOf, token: GenerateToken) -> list[JsonObject]:
+@router.get("/v1/attacks", tags=["writing"])
+async def attacks(service: ServiceOf, token: GenerateToken) -> list[schemas.AttackLabel]:
     """Lists the attacks of `/v1/attack` whose libraries are installed."""
     from alimark.lab.attacks import load_attack
 
     return [
-        {"name": name, "about": about, "takes_rate": name != "translate"}
+        schemas.AttackLabel(name=name, about=about, takes_rate=name != "translate")
         for name, about in schemas.ATTACKS.items()
         if all(find_spec(library) for library, _ in load_attack(name).libraries)
     ]
 
 
-@router.post("/v1/attack", tags=["writing"], response_model=schemas.Attacked)
-async def attack(body: schemas.Attack, service: ServiceOf, token: GenerateToken) -> JsonObject:
+@router.post("/v1/attack", tags=["writing"])
+async def attack(body: schemas.Attack, service: ServiceOf, token: GenerateToken) -> schemas.Attacked:
     """Changes a text by one attack, to see how much of the watermark is left."""
     from alimark.lab.attacks import load_attack
 
     service.check_text(body.input)
-    settings = {} if body.name == "translate" else {"rate": body.rate}
-    change = load_attack(body.name, **settings)
+    change = load_attack(body.name, **({} if body.name == "translate" else {"rate": body.rate}))
 
     def work() -> str:
         _check_sentences(body.input, DEFAULT_SPLITTER, MAX_SENTENCES)
         return change(body.input, body.seed)
 
     text = await service.result(service.writers.run(work, token.id))
-    return {"name": body.name, "text": text}
+    return schemas.Attacked(name=body.name, text=text)
 
 
 def _check_sentences(text: str, splitter_name: str, most: int) -> None:

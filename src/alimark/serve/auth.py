@@ -12,11 +12,11 @@ import re
 import secrets
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Literal, get_args
 
 from alimark.errors import AlimarkError
-from alimark.serve.database import Connection, Row, Store
+from alimark.serve.database import Store
 
 Role = Literal["generate", "detect", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -26,14 +26,14 @@ LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@ -]{0,99}|")
 """The allowed form of a name, a tenant or the model of a key; it may be empty."""
 
 
-def check_label(what: str, value: str) -> str:
-    """Returns `value` if it has the form `LABEL`; else raises an AlimarkError that names the field `what`."""
-    if not LABEL.fullmatch(value):
-        raise AlimarkError(
-            f"the {what} may have at most 100 characters, must start with a letter or digit, and may contain letters, digits, "
-            "spaces and . _ : / @ -"
-        )
-    return value
+def check_labels(**labels: str) -> None:
+    """Raises an AlimarkError that names the first field whose value does not have the form `LABEL`."""
+    for name, value in labels.items():
+        if not LABEL.fullmatch(value):
+            raise AlimarkError(
+                f"the {name} may have at most 100 characters, must start with a letter or digit, and may contain letters, "
+                "digits, spaces and . _ : / @ -"
+            )
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,10 @@ class Tokens:
     def reload(self) -> None:
         """Reads all active tokens from the database."""
         rows = self._store.do(lambda db: db.execute("SELECT * FROM tokens WHERE revoked IS NULL"))
-        self._by_hash = {row["hash"]: _token(row) for row in rows}
+        self._by_hash = {
+            row["hash"]: Token(row["id"], tuple(row["roles"].split()), row["tenant"], row["name"], row["created"])
+            for row in rows
+        }
 
     def find(self, secret: str) -> Token | None:
         """Returns the active token with this secret."""
@@ -80,42 +83,31 @@ class Tokens:
 
     def create(self, roles: Iterable[str], *, tenant: str = "", name: str = "") -> tuple[Token, str]:
         """Creates a token and returns it with its secret, which is not stored anywhere."""
-        wanted = tuple(role for role in ROLES if role in set(roles))
-        if not wanted or set(roles) - set(ROLES):
+        given = set(roles)
+        wanted = tuple(role for role in ROLES if role in given)
+        if not wanted or given - set(ROLES):
             raise AlimarkError(f"a token needs one or more of the roles {', '.join(ROLES)}, and no others")
+        check_labels(tenant=tenant, name=name)
         secret = f"alm_{secrets.token_urlsafe(32)}"
-        token = Token(
-            f"tk{secrets.token_hex(6)}", wanted, check_label("tenant", tenant), check_label("name", name), time.time()
-        )
-        statement = (
-            "INSERT INTO tokens (id, hash, roles, tenant, name, created) VALUES (?, ?, ?, ?, ?, ?) "
-            "ON CONFLICT (id) DO NOTHING"
-        )
-        row = (token.id, _hash(secret), " ".join(token.roles), token.tenant, token.name, token.created)
-        self._store.do(lambda db: db.execute(statement, row))
+        token = Token(f"tk{secrets.token_hex(6)}", wanted, tenant, name, time.time())
+        row = asdict(token) | {"hash": _hash(secret), "roles": " ".join(token.roles)}
+        self._store.do(lambda db: db.insert("tokens", row))
         self.reload()
         return token, secret
 
     def revoke(self, token_id: str) -> bool:
         """Revokes a token; returns False if there is no active token with this id."""
 
-        def job(db: Connection) -> bool:
-            rows = db.execute("SELECT id FROM tokens WHERE id = ? AND revoked IS NULL", (token_id,))
-            db.execute("UPDATE tokens SET revoked = ? WHERE id = ? AND revoked IS NULL", (time.time(), token_id))
-            return bool(rows)
-
-        revoked = self._store.do(job)
         self.reload()
-        return revoked
+        is_active = any(token.id == token_id for token in self._by_hash.values())
+        statement = "UPDATE tokens SET revoked = ? WHERE id = ? AND revoked IS NULL"
+        self._store.do(lambda db: db.execute(statement, (time.time(), token_id)))
+        self.reload()
+        return is_active
 
 
 def _hash(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _token(row: Row) -> Token:
-    roles = tuple(role for role in ROLES if role in row["roles"].split())
-    return Token(row["id"], roles, row["tenant"], row["name"], row["created"])
 
 
 @dataclass

@@ -49,6 +49,12 @@ class Connection:
         cursor = self._driver.execute(statement, parameters)
         return [dict(row) for row in cursor.fetchall()] if cursor.description else []
 
+    def insert(self, table: str, row: Row) -> None:
+        """Adds a row to a table; a row whose id exists already is not changed."""
+        places = ", ".join("?" * len(row))
+        statement = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({places}) ON CONFLICT (id) DO NOTHING"
+        self.execute(statement, tuple(row.values()))
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Commits what is done in this block, or undoes it after an error."""
@@ -216,12 +222,6 @@ class Store:
         self._thread.join()
         self._connection.close()
 
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _work(self) -> None:
         closing = False
         while not closing:
@@ -231,40 +231,31 @@ class Store:
                     batch.append(self._jobs.get_nowait())
             closing = None in batch
             # Jobs that were cancelled while they waited are skipped; from here on they cannot be cancelled.
-            self._run([job for job in batch if job is not None and job[1].set_running_or_notify_cancel()])
+            if jobs := [job for job in batch if job is not None and job[1].set_running_or_notify_cancel()]:
+                self._run(jobs)
 
     def _run(self, jobs: list[tuple[Job[Any], Future[Any]]]) -> None:
-        if not jobs:
-            return
         try:
-            results = self._transaction([job for job, _ in jobs])
+            try:
+                results = self._transaction(jobs)
+            except self._connection.lost:
+                # The rows carry ids and inserts ignore known ids, so repeating a commit that did succeed is harmless.
+                with suppress(Exception):
+                    self._connection.close()
+                self._connection = connect(self._url)
+                results = self._transaction(jobs)
         except Exception as error:
-            if len(jobs) == 1:
-                jobs[0][1].set_exception(_without_parameters(error))
-            else:  # each job is run alone, so that only those that fail are reported as failed
+            if len(jobs) > 1:  # each job is run alone, so that only those that fail are reported as failed
                 for job in jobs:
                     self._run([job])
+                return
+            # The message of a driver's error may repeat the parameters of the statement.
+            message = f"the database did not accept the request ({type(error).__name__}); try again later"
+            jobs[0][1].set_exception(error if isinstance(error, AlimarkError) else DatabaseError(message))
             return
         for (_, future), result in zip(jobs, results, strict=True):
             future.set_result(result)
 
-    def _transaction(self, jobs: list[Job[Any]]) -> list[Any]:
-        try:
-            return self._once(jobs)
-        except self._connection.lost:
-            # The rows carry ids and inserts ignore known ids, so repeating a commit that did succeed is harmless.
-            with suppress(Exception):
-                self._connection.close()
-            self._connection = connect(self._url)
-            return self._once(jobs)
-
-    def _once(self, jobs: list[Job[Any]]) -> list[Any]:
+    def _transaction(self, jobs: list[tuple[Job[Any], Future[Any]]]) -> list[Any]:
         with self._connection.transaction():
-            return [job(self._connection) for job in jobs]
-
-
-def _without_parameters(error: Exception) -> AlimarkError:
-    """Replaces a driver's error, whose message may repeat the parameters of the statement."""
-    if isinstance(error, AlimarkError):
-        return error
-    return DatabaseError(f"the database did not accept the request ({type(error).__name__}); try again later")
+            return [job(self._connection) for job, _ in jobs]

@@ -77,8 +77,10 @@ _STATUS: tuple[tuple[type[AlimarkError], int, str], ...] = (
 )
 
 
-def to_api_error(error: AlimarkError) -> ApiError:
-    """Returns the error response for an error of the library."""
+def to_api_error(error: AlimarkError | ApiError) -> ApiError:
+    """Returns the error response for an error of the library; an `ApiError` is one already."""
+    if isinstance(error, ApiError):
+        return error
     message = _sentence(_without_address(error))
     for kind, status, code in _STATUS:
         if isinstance(error, kind):

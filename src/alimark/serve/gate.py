@@ -16,7 +16,6 @@ from typing import Any
 from alimark.errors import AlimarkError
 from alimark.serve.auth import Token
 from alimark.serve.errors import ApiError, to_api_error
-from alimark.serve.log import error_lines
 from alimark.serve.service import Service
 
 log = logging.getLogger("alimark.serve")
@@ -90,13 +89,10 @@ class Gate:
                 self._admit(scope, info)
             await self._app(scope, receive, answer)
         except (ApiError, AlimarkError) as error:
-            failure = error if isinstance(error, ApiError) else to_api_error(error)
-            await send_error(failure)
+            await send_error(to_api_error(error))
         except Exception as error:
-            log.error(
-                "unexpected error",
-                extra={"request": info.id, "error": type(error).__name__, "at_lines": error_lines(error)},
-            )
+            # The formatter shows an exception by type and place.
+            log.error("unexpected error", extra={"request": info.id}, exc_info=error)
             message = (
                 f"The server failed unexpectedly. The operator finds the cause in the log by the request id {info.id}."
             )

@@ -25,15 +25,15 @@ class Readiness:
 
     def __init__(self, store: Store, records: RecordLog, ring: Ring, checker: Checker) -> None:
         self._store, self._records, self._ring, self._checker = store, records, ring, checker
-        self._running: asyncio.Task[str] | None = None
-        self._answered = float("-inf")
+        self._checking = asyncio.Lock()
+        self._problem, self._answered = "", float("-inf")
 
     async def problem(self) -> str:
         """Returns what does not work, in words that tell nothing about keys or texts; empty if all works."""
-        fresh = self._running is not None and time.monotonic() - self._answered < _KEPT
-        if self._running is None or (self._running.done() and not fresh):
-            self._running = asyncio.create_task(self._check())
-        return await asyncio.shield(self._running)
+        async with self._checking:
+            if time.monotonic() - self._answered >= _KEPT:
+                self._problem, self._answered = await self._check(), time.monotonic()
+            return self._problem
 
     async def _check(self) -> str:
         problem = "the database does not accept records"
@@ -49,6 +49,4 @@ class Readiness:
             return ""  # the service is busy, or waits for its first key
         except Exception:  # any failure, a timeout as well, means that requests fail
             return problem
-        finally:
-            self._answered = time.monotonic()
         return ""

@@ -12,11 +12,6 @@ _MOST_KINDS = 1000
 """Kinds of log records that are counted."""
 
 
-def error_lines(error: BaseException) -> list[str]:
-    """Returns the places of a traceback without the message, which may repeat what a client sent."""
-    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
-
-
 class JsonLines(logging.Formatter):
     """Formats log records as lines of JSON. Exceptions appear by type and place, because messages may contain a text."""
 
@@ -25,8 +20,10 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         content = {"at": round(record.created, 3), "level": record.levelname.lower(), "event": record.getMessage()}
         content |= {name: value for name, value in vars(record).items() if name not in self._standard}
-        if record.exc_info and record.exc_info[1]:
-            content |= {"error": type(record.exc_info[1]).__name__, "at_lines": error_lines(record.exc_info[1])}
+        if record.exc_info and (error := record.exc_info[1]):
+            frames = traceback.extract_tb(error.__traceback__)
+            places = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+            content |= {"error": type(error).__name__, "at_lines": places}
         return json.dumps(content, default=str)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -21,7 +21,7 @@ from alimark.core.llm.base import ForwardsRequests
 from alimark.errors import AlimarkError
 from alimark.serve.auth import Token
 from alimark.serve.bodies import BoundedRoute
-from alimark.serve.errors import ApiError
+from alimark.serve.errors import AnyTextResponse, ApiError
 from alimark.serve.openai_schemas import ChatCompletion, Completion, Mark, ToWrite
 from alimark.serve.service import GenerateToken, Service, ServiceOf
 from alimark.serve.texts import FINISH, Texts
@@ -49,26 +49,38 @@ def _model(service: Service) -> JsonObject:
 
 @router.post("/v1/completions", summary="Continue a prompt; the text is watermarked")
 async def completions(body: Completion, service: ServiceOf, token: GenerateToken) -> Response:
-    return await _respond(body, service, token)
+    return await respond(body, service, token, _whole, _stream)
 
 
 @router.post("/v1/chat/completions", summary="Answer a chat; the text is watermarked")
 async def chat_completions(body: ChatCompletion, service: ServiceOf, token: GenerateToken) -> Response:
-    return await _respond(body, service, token)
+    return await respond(body, service, token, _whole, _stream)
 
 
-async def _respond(body: ToWrite, service: Service, token: Token) -> Response:
-    texts = await begin(body, service, token)
-    if isinstance(texts, Response):
-        return texts
+Whole = Callable[[Texts, list[Generation], JsonObject], Awaitable[JsonObject]]
+"""Makes the content of a response from the finished texts and their field `alimark`."""
+Events = Callable[[Texts], AsyncIterator[bytes]]
+"""Yields the events of a streamed response."""
+
+
+async def respond(body: ToWrite, service: Service, token: Token, whole: Whole, events: Events) -> Response:
+    """Writes the texts of a request; returns the engine's own answer to one that marked text cannot fulfil."""
+    service.check_model(body.model)
+    if (answer := await _unmarked_answer(body, service, token.id)) is not None:
+        return answer
+    texts = Texts(body, service, token)
+    await texts.start()
     if body.stream:
-        events = _stream(texts, body.wants_usage)
-        return StreamingResponse(events, media_type="text/event-stream", headers=texts.headers())
+        return StreamingResponse(events(texts), media_type="text/event-stream", headers=texts.headers())
     generations, mark = await texts.finished()
+    # Responses repeat their instructions, which may hold any text.
+    return AnyTextResponse(await whole(texts, generations, mark), headers=texts.headers(mark))
+
+
+async def _whole(texts: Texts, generations: list[Generation], mark: JsonObject) -> JsonObject:
     choices = [_choice(texts, place, generation) for place, generation in enumerate(generations)]
-    usage_of_texts = await asyncio.to_thread(_usage, texts)
-    content = _head(texts, chunk=False) | {"choices": choices, "usage": usage_of_texts, "alimark": mark}
-    return JSONResponse(content, headers=texts.headers(mark))
+    usage = await asyncio.to_thread(_usage, texts)
+    return _head(texts, chunk=False) | {"choices": choices, "usage": usage, "alimark": mark}
 
 
 def _usage(texts: Texts) -> dict[str, int]:
@@ -89,7 +101,7 @@ def _choice(texts: Texts, place: int, generation: Generation) -> JsonObject:
     return {"index": place, **content, "logprobs": None, "finish_reason": FINISH[generation.ended]}
 
 
-async def _stream(texts: Texts, include_usage: bool) -> AsyncIterator[bytes]:
+async def _stream(texts: Texts) -> AsyncIterator[bytes]:
     chat = texts.body.chat
 
     def event(choices: list[JsonObject], mark: JsonObject | None = None, **more: object) -> bytes:
@@ -104,7 +116,7 @@ async def _stream(texts: Texts, include_usage: bool) -> AsyncIterator[bytes]:
             content = {"delta": {"content": piece.text}} if chat else {"text": piece.text}
             finish = None if piece.generation is None else FINISH[piece.generation.ended]
             yield event([{"index": piece.place, **content, "logprobs": None, "finish_reason": finish}], piece.mark)
-        if include_usage:
+        if texts.body.wants_usage:
             yield event([], usage=await asyncio.to_thread(_usage, texts))
         yield _DONE
     except (AlimarkError, ApiError, TimeoutError) as error:
@@ -115,16 +127,6 @@ async def _stream(texts: Texts, include_usage: bool) -> AsyncIterator[bytes]:
 
 def _event(content: JsonObject) -> bytes:
     return b"data: " + json.dumps(content).encode() + b"\n\n"
-
-
-async def begin(body: ToWrite, service: Service, token: Token) -> Texts | Response:
-    """Starts the texts of a request; returns the engine's own answer to one that marked text cannot fulfil."""
-    service.check_model(body.model)
-    if (answer := await _unmarked_answer(body, service, token.id)) is not None:
-        return answer
-    texts = Texts(body, service, token)
-    await texts.start()
-    return texts
 
 
 async def _unmarked_answer(body: ToWrite, service: Service, owner: str) -> Response | None:
@@ -146,36 +148,31 @@ async def _unmarked_answer(body: ToWrite, service: Service, owner: str) -> Respo
     mark = Mark(marked=False, reason=f"{name}: {reason}", key_id="").model_dump()
     headers = {"x-alimark-marked": "false"}
     if body.stream:
-        events = _events_of(answer, mark, include_usage=body.wants_usage)
-        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+        return StreamingResponse(_events_of(answer, mark, body), media_type="text/event-stream", headers=headers)
     return JSONResponse(answer | {"alimark": mark}, headers=headers)
 
 
 def _too_predictable(body: ToWrite, service: Service) -> tuple[str, str] | None:
     """Returns the field by which all candidates would be alike, and the reason."""
-    limits = service.settings
-    for name, value, least in (
-        ("temperature", body.temperature, limits.least_temperature), ("top_p", body.top_p, limits.least_top_p)
-    ):  # fmt: skip
+    for name in ("temperature", "top_p"):
+        value, least = getattr(body, name), getattr(service.settings, f"least_{name}")
         if value is not None and value < least:
             return name, f"with a {name} below {least:g} all candidates would be alike; use {least:g} or more"
     return None
 
 
-def _events_of(answer: JsonObject, mark: JsonObject, *, include_usage: bool) -> Iterator[bytes]:
+def _events_of(answer: JsonObject, mark: JsonObject, body: ToWrite) -> Iterator[bytes]:
     """Yields a whole answer as a stream of one event for each choice and, where it is asked for, one for the usage."""
-    head = {name: answer.get(name) for name in ("id", "created", "model")} | {"alimark": mark}
-    chat = answer.get("object") == "chat.completion"
-    head["object"] = "chat.completion.chunk" if chat else "text_completion"
+    kind = "chat.completion.chunk" if body.chat else "text_completion"
+    head = {name: answer.get(name) for name in ("id", "created", "model")} | {"object": kind, "alimark": mark}
     for choice in answer.get("choices", []):
         content = dict(choice)
         if "message" in content:
             message = dict(content.pop("message"))
-            calls = message.get("tool_calls") or []
-            if calls:
+            if calls := message.get("tool_calls"):
                 message["tool_calls"] = [call | {"index": number} for number, call in enumerate(calls)]
             content["delta"] = message
         yield _event(head | {"choices": [content]})
-    if include_usage and answer.get("usage"):
+    if body.wants_usage and answer.get("usage"):
         yield _event(head | {"choices": [], "usage": answer["usage"]})
     yield _DONE

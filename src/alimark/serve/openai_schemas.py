@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.llm.base import Message as Turn
@@ -20,6 +20,7 @@ Tokens = Annotated[int, Field(ge=1, le=1_000_000)]
 Stop = Annotated[str, Field(max_length=200)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Metadata = dict[str, Annotated[str, Field(max_length=512)]]
+IGNORED: Any = Field(None, description="Accepted and ignored.")
 
 _TOOLS = "calls of tools are not prose, and a mark needs a choice among several sentences"
 _JSON = "JSON must match a schema word for word, and a mark needs a choice among several sentences"
@@ -60,7 +61,7 @@ class StreamOptions(WithoutNulls):
 
     include_usage: bool | None = False
     """Ends the stream with an event that contains the usage and no choices."""
-    include_obfuscation: bool | None = Field(None, description="Accepted and ignored.")
+    include_obfuscation: bool | None = IGNORED
 
 
 class ToWrite(WithoutNulls):
@@ -78,10 +79,10 @@ class ToWrite(WithoutNulls):
     """The number that the mark carries, if the service's key has payloads."""
     user: str | None = Field(None, max_length=512, description="Accepted and ignored.")
     store: bool | None = Field(None, description="Accepted and ignored: texts are not stored for clients.")
-    metadata: Metadata | None = Field(None, description="Accepted and ignored.")
-    service_tier: str | None = Field(None, description="Accepted and ignored.")
-    safety_identifier: str | None = Field(None, description="Accepted and ignored.")
-    prompt_cache_key: str | None = Field(None, description="Accepted and ignored.")
+    metadata: Metadata | None = IGNORED
+    service_tier: str | None = IGNORED
+    safety_identifier: str | None = IGNORED
+    prompt_cache_key: str | None = IGNORED
 
     @property
     def wants_usage(self) -> bool:
@@ -103,22 +104,26 @@ class ToWrite(WithoutNulls):
     @property
     def count(self) -> int:
         """The number of texts for each prompt."""
-        return 1
+        return int(getattr(self, "n", None) or 1)
 
     @property
     def stops(self) -> tuple[str, ...]:
         """The stop sequences."""
-        return ()
+        stop = getattr(self, "stop", None) or []
+        return tuple(filter(None, [stop] if isinstance(stop, str) else stop))
 
     @property
     def most_tokens(self) -> int | None:
-        """The most tokens of a text."""
-        raise NotImplementedError
+        """The most tokens of a text, which OpenAI's protocols call by three names."""
+        names = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+        return next((most for name in names if (most := getattr(self, name, None))), None)
 
     @model_validator(mode="after")
-    def _check_last_message(self) -> ToWrite:
+    def _check(self) -> ToWrite:
         if any(turns and turns[-1].role == "assistant" for _, turns in self.prompts):
             raise ValueError("the role of the last message must be user")
+        if len(self.stops) > 16:
+            raise ValueError("there may be at most 16 stop sequences")
         return self
 
     def unmarkable(self) -> tuple[str, str] | None:
@@ -133,8 +138,8 @@ class ToWrite(WithoutNulls):
         if name in ("messages", "input"):
             return isinstance(value, list) and any(message.uses_tools for message in value)
         if name in ("response_format", "text"):
-            form = value.format if isinstance(value, TextFormat) else value
-            return form is not None and form.get("type", "text") != "text"
+            form = (value or {}).get("format") if name == "text" else value
+            return form is not None and not (isinstance(form, dict) and form.get("type", "text") == "text")
         nothing = {"tool_choice": ("none", "auto"), "modalities": (["text"],), "best_of": range(self.count + 1)}
         if name == "include":
             return _LOGPROBS in (value or ())
@@ -154,25 +159,6 @@ class ToComplete(ToWrite):
     presence_penalty: Penalty | None = None
     logit_bias: dict[str, float] | None = None
     logprobs: bool | int | None = None
-
-    @model_validator(mode="after")
-    def _check_stops(self) -> ToComplete:
-        if len(self.stops) > 16:
-            raise ValueError("there may be at most 16 stop sequences")
-        return self
-
-    @property
-    def count(self) -> int:
-        return self.n or 1
-
-    @property
-    def stops(self) -> tuple[str, ...]:
-        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        return tuple(stop for stop in stops if stop)
-
-    @property
-    def most_tokens(self) -> int | None:
-        return self.max_tokens
 
 
 class Completion(ToComplete):
@@ -195,8 +181,8 @@ class Part(WithoutNulls):
 
     type: Literal["text", "input_text", "output_text"]
     text: str
-    annotations: list[JsonObject] | None = Field(None, description="Accepted and ignored.")
-    logprobs: list[JsonObject] | None = Field(None, description="Accepted and ignored.")
+    annotations: list[JsonObject] | None = IGNORED
+    logprobs: list[JsonObject] | None = IGNORED
 
 
 class Message(WithoutNulls):
@@ -205,8 +191,8 @@ class Message(WithoutNulls):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | Annotated[list[Part], Field(fail_fast=True)] | None = None
     name: str | None = Field(None, max_length=200)
-    refusal: str | None = Field(None, description="Accepted and ignored.")
-    annotations: list[JsonObject] | None = Field(None, description="Accepted and ignored.")
+    refusal: str | None = IGNORED
+    annotations: list[JsonObject] | None = IGNORED
     audio: JsonObject | None = None
     tool_calls: list[JsonObject] | None = None
     function_call: JsonObject | None = None
@@ -243,33 +229,16 @@ class ChatCompletion(ToComplete):
     response_format: JsonObject | None = None
     modalities: list[str] | None = None
     audio: JsonObject | None = None
-    prediction: JsonObject | None = Field(None, description="Accepted and ignored.")
-    reasoning_effort: str | None = Field(None, description="Accepted and ignored.")
-    verbosity: str | None = Field(None, description="Accepted and ignored.")
+    prediction: JsonObject | None = IGNORED
+    reasoning_effort: str | None = IGNORED
+    verbosity: str | None = IGNORED
     web_search_options: JsonObject | None = None
     model_config = example(messages=[{"role": "user", "content": "Why is the sky blue?"}], sentences=3)
-
-    @property
-    def most_tokens(self) -> int | None:
-        return self.max_completion_tokens or self.max_tokens
 
     @property
     def prompts(self) -> Sequence[tuple[str, tuple[Turn, ...]]]:
         turns = tuple(message.turn for message in self.messages)
         return [(turns[-1].content, turns)]
-
-
-class Reasoning(Schema):
-    """Options for models that reason; accepted and ignored."""
-
-    model_config = ConfigDict(extra="allow")
-
-
-class TextFormat(WithoutNulls):
-    """The format of the text of a response."""
-
-    format: JsonObject | None = None
-    verbosity: str | None = Field(None, description="Accepted and ignored.")
 
 
 class Item(Message):
@@ -291,20 +260,17 @@ class CreateResponse(ToWrite):
     tool_choice: str | JsonObject | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: int | None = None
-    text: TextFormat | None = None
+    text: JsonObject | None = None
+    """The field `format` says how the text is written."""
     top_logprobs: int | None = Field(None, ge=0, le=20)
     include: list[str] | None = None
     previous_response_id: str | None = None
     conversation: str | JsonObject | None = None
     prompt: JsonObject | None = None
     background: bool | None = None
-    reasoning: Reasoning | None = None
-    truncation: str | None = Field(None, description="Accepted and ignored.")
+    reasoning: JsonObject | None = IGNORED
+    truncation: str | None = IGNORED
     model_config = example(input="Why is the sky blue?", sentences=3)
-
-    @property
-    def most_tokens(self) -> int | None:
-        return self.max_output_tokens
 
     @property
     def prompts(self) -> Sequence[tuple[str, tuple[Turn, ...]]]:

@@ -87,10 +87,7 @@ class RecordLog:
 
         def job(connection: Connection) -> None:
             for row in rows:
-                connection.execute(
-                    f"INSERT INTO records ({', '.join(row)}) VALUES ({', '.join('?' * len(row))}) ON CONFLICT (id) DO NOTHING",
-                    tuple(row.values()),
-                )
+                connection.insert("records", row)
 
         return job
 

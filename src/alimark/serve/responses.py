@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 from itertools import count
 
 from fastapi import APIRouter
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.generation.api import Generation
 from alimark.errors import AlimarkError
 from alimark.serve.bodies import BoundedRoute
-from alimark.serve.errors import AnyTextResponse, ApiError
-from alimark.serve.openai import begin
+from alimark.serve.errors import ApiError
+from alimark.serve.openai import respond
 from alimark.serve.openai_schemas import CreateResponse
 from alimark.serve.service import GenerateToken, ServiceOf
 from alimark.serve.texts import FINISH, Texts
@@ -27,18 +27,12 @@ router = APIRouter(tags=["writing"], route_class=BoundedRoute)
     "/v1/responses", summary="Answer a conversation in the format of the Responses API; the text is watermarked"
 )
 async def responses(body: CreateResponse, service: ServiceOf, token: GenerateToken) -> Response:
-    texts = await begin(body, service, token)
-    if isinstance(texts, Response):
-        return texts
-    if body.stream:
-        return StreamingResponse(_stream(texts, body), media_type="text/event-stream", headers=texts.headers())
-    [generation], mark = await texts.finished()
-    content = await _finished(texts, body, generation, mark)
-    return AnyTextResponse(content, headers=texts.headers(mark))  # it repeats the instructions
+    return await respond(body, service, token, _finished, _stream)
 
 
-def _response(texts: Texts, body: CreateResponse, status: str, output: list[JsonObject]) -> JsonObject:
-    sampling = texts.sampling
+def _response(texts: Texts, status: str, output: list[JsonObject]) -> JsonObject:
+    body, sampling = texts.body, texts.sampling
+    assert isinstance(body, CreateResponse)
     return {
         "id": texts.id, "object": "response", "created_at": texts.created, "status": status, "error": None,
         "incomplete_details": None, "instructions": body.instructions, "max_output_tokens": body.max_output_tokens,
@@ -59,8 +53,9 @@ def _part(text: str) -> JsonObject:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-async def _finished(texts: Texts, body: CreateResponse, generation: Generation, mark: JsonObject) -> JsonObject:
+async def _finished(texts: Texts, generations: list[Generation], mark: JsonObject) -> JsonObject:
     """Returns the whole response."""
+    [generation] = generations
     read, written = await asyncio.to_thread(texts.usage)
     complete = FINISH[generation.ended] == "stop"
     status = "completed" if complete else "incomplete"
@@ -70,17 +65,17 @@ async def _finished(texts: Texts, body: CreateResponse, generation: Generation, 
     }  # fmt: skip
     details = None if complete else {"reason": "max_output_tokens"}
     output = [_message(texts, status, [_part(generation.text)])]
-    return _response(texts, body, status, output) | {"incomplete_details": details, "usage": usage, "alimark": mark}
+    return _response(texts, status, output) | {"incomplete_details": details, "usage": usage, "alimark": mark}
 
 
-async def _stream(texts: Texts, body: CreateResponse) -> AsyncIterator[bytes]:
+async def _stream(texts: Texts) -> AsyncIterator[bytes]:
     numbers = count()
 
     def event(kind: str, **content: object) -> bytes:
         data = json.dumps({"type": kind, "sequence_number": next(numbers), **content})
         return f"event: {kind}\ndata: {data}\n\n".encode()
 
-    begun = _response(texts, body, "in_progress", [])
+    begun = _response(texts, "in_progress", [])
     item = _message(texts, "in_progress", [])
     place = {"item_id": item["id"], "output_index": 0, "content_index": 0}
     try:
@@ -93,7 +88,7 @@ async def _stream(texts: Texts, body: CreateResponse) -> AsyncIterator[bytes]:
                 yield event("response.output_text.delta", delta=piece.text, logprobs=[], alimark=piece.mark, **place)
             if piece.generation is not None:
                 text = piece.generation.text
-                response = await _finished(texts, body, piece.generation, piece.mark)
+                response = await _finished(texts, [piece.generation], piece.mark)
                 yield event("response.output_text.done", text=text, logprobs=[], **place)
                 yield event("response.content_part.done", part=_part(text), **place)
                 yield event("response.output_item.done", output_index=0, item=response["output"][0])

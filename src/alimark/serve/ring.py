@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from alimark.core.embedding.base import Embedder
@@ -20,8 +20,8 @@ from alimark.core.frozen.text.splitting import splitter
 from alimark.core.keys.key import Key
 from alimark.core.schemes.registry import aligns
 from alimark.errors import AlimarkError, KeyFileError
-from alimark.serve.auth import check_label
-from alimark.serve.database import Connection, Job, Store
+from alimark.serve.auth import check_labels
+from alimark.serve.database import Connection, Store
 
 log = logging.getLogger("alimark.serve")
 
@@ -138,8 +138,8 @@ class Ring:
         """Returns the active keys that a token of this tenant may detect with: all, or those in `names`."""
         now = time.time()
         allowed = {
-            label.id: self._keys[label.id] for label in self._labels.values()
-            if label.is_alive(now) and (not tenant or label.tenant == tenant) and label.id in self._keys
+            name: self._keys[name] for name, label in self._labels.items()
+            if label.is_alive(now) and (not tenant or label.tenant == tenant) and name in self._keys
         }  # fmt: skip
         if names is None:
             if not allowed:
@@ -178,12 +178,11 @@ class Ring:
         """
         if not aligns(key.scheme):
             raise KeyFileError(f"the service uses alimark keys, not {key.scheme} keys; create one with alimark keygen")
-        label = self._labelled(key, tenant, model, starts, ends)
-        label = label if activate else replace(label, activated=None)
+        label = self._labelled(key, tenant, model, starts, ends, activate)
         if key.id in self._labels:
             raise KeyFileError(f"the key {key.id} is on the ring already; it need not be added again")
         self._save(key)
-        self._store.do(_insert(label))
+        self._store.do(lambda db: _insert(db, label))
         self.reload()
         return label
 
@@ -197,7 +196,7 @@ class Ring:
             raise KeyFileError(f"the key {name} was rotated before; its successor is {old.successor}")
         exists = name in self._keys or self._path(name).exists()
         key = _successor(self.key(name), embedder) if exists else new_key(embedder)
-        label = self._labelled(key, old.tenant, old.model, None, None)
+        label = self._labelled(key, old.tenant, old.model)
         _check_end(ends, old.starts)
         self._save(key)
 
@@ -206,7 +205,7 @@ class Ring:
             [row] = db.execute("SELECT successor FROM keys WHERE id = ?", (name,))
             if row["successor"] not in (None, key.id):
                 return False
-            _insert(label)(db)
+            _insert(db, label)
             db.execute("UPDATE keys SET successor = ? WHERE id = ?", (key.id, name))
             if ends is not None:
                 db.execute("UPDATE keys SET ends = ? WHERE id = ?", (ends, name))
@@ -227,9 +226,7 @@ class Ring:
         if not label.is_alive(max(now, label.starts)):
             raise KeyFileError(f"the key {name} has ended and cannot mark new text; create a new one")
         self.key(name)
-        self._store.do(lambda db: db.execute("UPDATE keys SET activated = ? WHERE id = ?", (activated, name)))
-        self.reload()
-        return replace(label, activated=activated)
+        return self._change(label, activated=activated)
 
     def retire(self, name: str, *, ends: float | None = None) -> Label:
         """Ends the period of a key, so that it neither marks nor detects any more. Its file is kept as evidence."""
@@ -238,31 +235,33 @@ class Ring:
         ends = now if ends is None else ends
         if label.ends is not None and label.ends <= min(now, ends):
             return label  # a key that has ended is not activated again
-        self._store.do(lambda db: db.execute("UPDATE keys SET ends = ? WHERE id = ?", (ends, name)))
+        return self._change(label, ends=ends)
+
+    def _change(self, label: Label, **changes: float) -> Label:
+        [(column, value)] = changes.items()
+        self._store.do(lambda db: db.execute(f"UPDATE keys SET {column} = ? WHERE id = ?", (value, label.id)))
         self.reload()
-        return replace(label, ends=ends)
+        return self._labels[label.id]
 
     def _label(self, name: str) -> Label:
         if name not in self._labels:
             raise UnknownKey(f"there is no key {name}; GET /v1/keys lists the keys")
         return self._labels[name]
 
-    def _labelled(self, key: Key, tenant: str, model: str, starts: float | None, ends: float | None) -> Label:
+    def _labelled(
+        self, key: Key, tenant: str, model: str, starts: float | None = None, ends: float | None = None, activate: bool = True
+    ) -> Label:  # fmt: skip
         now = time.time()
         activated = self._next_activation() if starts is None else starts
         starts = now if starts is None else starts
         _check_end(ends, starts)
-        return Label(
-            key.id, check_label("tenant", tenant), check_label("model", model), starts, ends, None, now, activated
-        )
+        check_labels(tenant=tenant, model=model)
+        return Label(key.id, tenant, model, starts, ends, None, now, activated if activate else None)
 
     def _next_activation(self) -> float:
         """The time of an activation now: later than those of all active keys, also where the clock was set back since."""
         now = time.time()
-        earlier = (
-            label.activated for label in self._labels.values() if label.activated is not None and label.is_alive(now)
-        )
-        return max(now, max(earlier, default=0.0) + 0.001)
+        return max([now, *(label.activated + 0.001 for label in self.all() if label.activated and label.is_alive(now))])
 
     def _save(self, key: Key) -> None:
         path = self._path(key.id)
@@ -316,13 +315,6 @@ def _check_end(ends: float | None, starts: float) -> None:
         raise AlimarkError("`ends` must be later than `starts`")
 
 
-def _insert(label: Label) -> Job[None]:
-    def job(db: Connection) -> None:
-        db.execute(
-            "INSERT INTO keys (id, tenant, model, starts, ends, created, activated, number) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, (SELECT COALESCE(MAX(number), 0) + 1 FROM keys)) "
-            "ON CONFLICT (id) DO NOTHING",
-            (label.id, label.tenant, label.model, label.starts, label.ends, label.created, label.activated),
-        )
-
-    return job
+def _insert(db: Connection, label: Label) -> None:
+    [row] = db.execute("SELECT COALESCE(MAX(number), 0) + 1 AS number FROM keys")
+    db.insert("keys", asdict(label) | row)

@@ -185,7 +185,7 @@ class AttackLabel(Schema):
 class Attack(Strict):
     """A request to attack a text."""
 
-    name: Literal["delete", "merge", "split", "reorder", "synonyms", "translate"]
+    name: Literal[*ATTACKS]  # type: ignore[valid-type]
     input: str = Field(min_length=1)
     rate: Rate = 0.3
     """Share of sentences or words to change; ignored by translate."""
@@ -198,14 +198,6 @@ class Attacked(Schema):
 
     name: str
     text: str
-
-
-class Extracted(Schema):
-    """The text of a document, its kind, and what was left out or guessed."""
-
-    text: str
-    kind: str
-    notes: list[str]
 
 
 # Administration

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import Depends, Request
 
@@ -29,7 +29,6 @@ from alimark.serve.settings import Settings
 from alimark.serve.writing import Writers
 
 Result = TypeVar("Result")
-Part = TypeVar("Part")
 
 log = logging.getLogger("alimark.serve")
 
@@ -154,10 +153,15 @@ class Service:
 
     async def result(self, future: TimedFuture[Result]) -> Result:
         """Waits for a future, at most as long as a request may take."""
-        [outcome] = await self.results([future])
-        if isinstance(outcome, AlimarkError):
-            raise outcome
-        return outcome
+        return (await self.all_results([future]))[0]
+
+    async def all_results(self, futures: Sequence[TimedFuture[Result]]) -> list[Result]:
+        """Waits for futures, at most as long as a request may take, and raises the first of their errors."""
+        outcomes = await self.results(futures)
+        for outcome in outcomes:
+            if isinstance(outcome, AlimarkError):
+                raise outcome
+        return cast(list[Result], outcomes)
 
     async def results(self, futures: Sequence[TimedFuture[Result]]) -> list[Result | AlimarkError]:
         """Waits for futures, at most as long as a request may take, and cancels them if that is too short.
@@ -170,14 +174,12 @@ class Service:
                 outcomes = await asyncio.gather(*waits, return_exceptions=True)
         except TimeoutError:
             raise self.timed_out(futures) from None
-        results: list[Result | AlimarkError] = []
         for outcome in outcomes:
             if isinstance(outcome, BaseException) and not isinstance(outcome, AlimarkError):
                 raise outcome
-            results.append(outcome)
-        return results
+        return cast(list[Result | AlimarkError], outcomes)
 
-    def timed_out(self, futures: Sequence[TimedFuture[Part]]) -> ApiError:
+    def timed_out(self, futures: Sequence[TimedFuture[Any]]) -> ApiError:
         """Returns the error for a request that took too long: because it asks for much, or because others were served."""
         most = self.settings.timeout
         if all(future.worked > most / 2 for future in futures if future.cancelled() or not future.done()):
@@ -218,15 +220,10 @@ async def _service(request: Request) -> Service:
     return service
 
 
-async def _any_token(request: Request) -> Token:
-    token: Token = request.state.info.token  # the gate has checked that there is one
-    return token
-
-
-def require_role(request: Request, role: Role) -> Token:
-    """Returns the token of a request; raises an ApiError if it does not have the role."""
-    token: Token | None = request.state.info.token
-    if token is None or role not in token.roles:
+def require_role(request: Request, *roles: Role) -> Token:
+    """Returns the token of a request, which the gate has found; raises an ApiError if it does not have the roles."""
+    token: Token = request.state.info.token
+    for role in set(roles) - set(token.roles):
         message = (
             f"This endpoint needs a token with the role {role}. The operator makes one with the command "
             f"`alimark serve token --role {role}`."
@@ -235,15 +232,15 @@ def require_role(request: Request, role: Role) -> Token:
     return token
 
 
-def _role_check(role: Role) -> Callable[[Request], Awaitable[Token]]:
+def _token_with(*roles: Role) -> Any:
     async def check(request: Request) -> Token:
-        return require_role(request, role)
+        return require_role(request, *roles)
 
-    return check
+    return Depends(check)
 
 
 ServiceOf = Annotated[Service, Depends(_service)]
-AnyToken = Annotated[Token, Depends(_any_token)]
-GenerateToken = Annotated[Token, Depends(_role_check("generate"))]
-DetectToken = Annotated[Token, Depends(_role_check("detect"))]
-AdminToken = Annotated[Token, Depends(_role_check("admin"))]
+AnyToken = Annotated[Token, _token_with()]
+GenerateToken = Annotated[Token, _token_with("generate")]
+DetectToken = Annotated[Token, _token_with("detect")]
+AdminToken = Annotated[Token, _token_with("admin")]

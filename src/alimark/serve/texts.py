@@ -181,15 +181,10 @@ class Texts:
 
     async def finished(self) -> tuple[list[Generation], JsonObject]:
         """Waits for all texts; returns them with the field `alimark` after their records are committed."""
-        generations: list[Generation] = []
-        for outcome in await self.service.results(self._futures):
-            if isinstance(outcome, AlimarkError):
-                raise outcome
-            _check_written(outcome)
-            generations.append(outcome)
-        records = [self._record(generation) for generation in generations]
-        await self.service.save(records)
-        return generations, self._mark(generations, records)
+        generations = await self.service.all_results(self._futures)
+        for generation in generations:
+            _check_written(generation)
+        return generations, await self._saved(generations)
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Yields each sentence as soon as it is chosen. The last piece of a text comes after its record is committed."""
@@ -204,28 +199,23 @@ class Texts:
             elif self._futures[place].done():
                 generation = self._futures[place].result()
                 _check_written(generation)
-                record = self._record(generation)
-                await self.service.save([record])
+                mark = await self._saved([generation])
                 text.recorded = True
-                mark = self._mark([generation], [record])
                 yield Piece(place, text.unsent(generation.text), mark, generation)
 
     def failure(self, error: AlimarkError | ApiError | TimeoutError) -> JsonObject:
         """Returns the error of a stream that breaks off."""
-        if isinstance(error, ApiError):
-            return error.error
-        response = to_api_error(error) if isinstance(error, AlimarkError) else self.service.timed_out(self._futures)
-        return response.error
+        return (self.service.timed_out(self._futures) if isinstance(error, TimeoutError) else to_api_error(error)).error
 
     def close(self) -> None:
         """Stops what is still written, and saves records of texts that were sent in part, because they are marked too."""
         for future in self._futures:
             future.cancel()
         records = [
-            of_text("generate", text.sent, self.key.id, text.matches, self.key.block_size, self.token,
-                    payload=self.key.payload, llm=self.service.llm.name, ended="broken off", request=self.id)
-            for text in self._texts if text.sent and not text.recorded
-        ]  # fmt: skip
+            self._record(text.sent, text.matches, "broken off")
+            for text in self._texts
+            if text.sent and not text.recorded
+        ]
         with suppress(AlimarkError):  # the database is closed; the client has got an error already
             if records:
                 self.service.store.submit(self.service.records.writing(records))
@@ -241,10 +231,17 @@ class Texts:
             written += max(0, count_tokens(llm, Request(text.session.context, 1, 0, messages=turns)) - of_prompt)
         return read, written
 
-    def _mark(self, generations: Sequence[Generation], records: Sequence[Record]) -> JsonObject:
-        needed = self._needed
+    async def _saved(self, generations: Sequence[Generation]) -> JsonObject:
+        """Saves the records of finished texts; returns the field `alimark`."""
+        metrics, needed = self.service.metrics, self._needed
+        for generation in generations:
+            metrics.written.labels("generate").inc()
+            metrics.ended.labels(generation.ended).inc()
+            metrics.sampled.inc(generation.tokens)
+        records = [self._record(text.text, text.matches, text.ended) for text in generations]
+        await self.service.save(records)
         too_short = [needed is None or len(generation.sentences) < needed for generation in generations]
-        self.service.metrics.too_short.inc(sum(too_short))
+        metrics.too_short.inc(sum(too_short))
         return Mark(
             key_id=self.key.id,
             record_ids=[record.id for record in records],
@@ -256,14 +253,10 @@ class Texts:
             sentences_needed=needed,
         ).model_dump()
 
-    def _record(self, generation: Generation) -> Record:
-        metrics = self.service.metrics
-        metrics.written.labels("generate").inc()
-        metrics.ended.labels(generation.ended).inc()
-        metrics.sampled.inc(generation.tokens)
+    def _record(self, text: str, matches: Sequence[int], ended: str) -> Record:
         return of_text(
-            "generate", generation.text, generation.key_id, generation.matches, generation.block_size, self.token,
-            payload=generation.payload, llm=generation.llm, ended=generation.ended, request=self.id,
+            "generate", text, self.key.id, matches, self.key.block_size, self.token, payload=self.key.payload,
+            llm=self.service.llm.name, ended=ended, request=self.id,
         )  # fmt: skip
 
     def headers(self, mark: JsonObject | None = None) -> dict[str, str]:

@@ -20,9 +20,11 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
+from fsspec.implementations.local import LocalFileSystem
+
 from alimark.audit.documents.kinds import ENDINGS, kind_of_name
 from alimark.audit.documents.reading import MAX_BYTES, read_document
-from alimark.core._util.jsonl import Record, parse_record, too_long
+from alimark.core._util.jsonl import Record, lines, parse_record, too_long, unreadable
 from alimark.errors import AlimarkError, MissingExtra, RecordError
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ class DocumentFile:
     path: str
     size: int
     kind: FileKind
-    packed: str = ""
+    packed: str
     """The compression, if any. A compressed file can only be read from its beginning and is therefore one block."""
 
 
@@ -108,8 +110,6 @@ def arrow() -> ModuleType:
 def file_system(location: str) -> tuple[FileSystem, str]:
     """The file system of a path or address (pyarrow's where it knows the address, else fsspec's), and the path on it."""
     if "://" not in location or location.startswith("file://"):
-        from fsspec.implementations.local import LocalFileSystem
-
         return LocalFileSystem(), Path(location.removeprefix("file://")).expanduser().absolute().as_posix()
     if location.lower().startswith(_WEB):
         raise AlimarkError(
@@ -133,8 +133,6 @@ def file_system(location: str) -> tuple[FileSystem, str]:
 
 def is_local(fs: FileSystem) -> bool:
     """Whether a file system is that of this machine."""
-    from fsspec.implementations.local import LocalFileSystem
-
     return isinstance(fs, LocalFileSystem)
 
 
@@ -188,22 +186,25 @@ def _expand(fs: FileSystem, path: str, shown: str) -> tuple[list[DocumentFile], 
     inside = fs.find(base, detail=True).values()
     if first_sign is not None:
         return [_named(fs, info) for info in inside if fnmatch.fnmatch(info["name"], path)], []
-    visible = [
-        info
-        for info in inside
-        if not any(part[:1] in "._" for part in PurePosixPath(info["name"][len(base) :]).parts[1:])
-    ]
-    known = [DocumentFile(info["name"], info["size"], *kind) for info in visible if (kind := _kind(info["name"]))]
-    return known, [info["name"] for info in visible if not _kind(info["name"])]
+    known: list[DocumentFile] = []
+    unknown: list[str] = []
+    for info in inside:
+        if any(part[:1] in "._" for part in PurePosixPath(info["name"][len(base) :]).parts[1:]):
+            continue
+        if kind := _kind(info["name"]):
+            known.append(DocumentFile(info["name"], info["size"], *kind))
+        else:
+            unknown.append(info["name"])
+    return known, unknown
 
 
 def _named(fs: FileSystem, info: dict[str, Any]) -> DocumentFile:
     """A file that the user named. Without a known suffix it is JSONL where its first line begins as an object does."""
-    path = info["name"]
-    if kind := _kind(path):
-        return DocumentFile(path, info["size"], *kind)
-    with fs.open(path, "rb") as file:
-        return DocumentFile(path, info["size"], "jsonl" if file.read(64).lstrip()[:1] == b"{" else "text")
+    kind = _kind(info["name"])
+    if kind is None:
+        with fs.open(info["name"], "rb") as file:
+            kind = ("jsonl" if file.read(64).lstrip()[:1] == b"{" else "text"), ""
+    return DocumentFile(info["name"], info["size"], *kind)
 
 
 def _kind(path: str) -> tuple[FileKind, str] | None:
@@ -270,38 +271,25 @@ def _read_jsonl(fs: FileSystem, block: Block, _: Sequence[str], limit: int) -> I
     offset = block.start
     try:
         with _opened(fs, path, block.packed) as file:
+            following = lines(file, limit)
             if block.start:
                 # A line belongs to the block that holds its first byte.
                 file.seek(block.start - 1)
-                offset += _rest_of_line(file) - 1
+                offset += _length(next(following, b"\n")) - 1
             while block.stop < 0 or offset < block.stop:
-                line = file.readline(limit + 1)
-                if not line:
+                if (line := next(following, None)) is None:
                     return
-                length = len(line)
-                if length > limit and not line.endswith(b"\n"):
-                    length += _rest_of_line(file)
-                    yield CorpusDocument(path, offset, too_long(length, limit))
+                if isinstance(line, int):
+                    yield CorpusDocument(path, offset, too_long(line, limit))
                 elif line.strip():
                     yield CorpusDocument(path, offset, parse_record(line, f"{path}, byte {offset}"))
-                offset += length
+                offset += _length(line)
     except (OSError, EOFError, ValueError, zlib.error) as error:  # a damaged .gz file is read up to the damage
-        yield CorpusDocument(path, offset, _unreadable(path, f"beyond byte {offset}", error))
+        yield CorpusDocument(path, offset, unreadable(path, f"beyond byte {offset}", error))
 
 
-def _unreadable(path: str, where: str, error: Exception) -> RecordError:
-    why = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return RecordError(f"{path} cannot be read {where} ({why}); is the file complete?")
-
-
-def _rest_of_line(file: BinaryIO) -> int:
-    """Skip to the end of the line; return the number of bytes skipped."""
-    length = 0
-    while part := file.readline(1 << 20):
-        length += len(part)
-        if part.endswith(b"\n"):
-            break
-    return length
+def _length(line: bytes | int) -> int:
+    return line if isinstance(line, int) else len(line)
 
 
 def _opened(fs: FileSystem, path: str, packed: str = "") -> BinaryIO:
@@ -346,7 +334,7 @@ def _read_rows(
                     row += 1
         except (OSError, ValueError, arrow().ArrowException) as error:
             for place in range(max(row, block.start), stop):
-                yield CorpusDocument(path, place, _unreadable(path, f"at row {place}", error))
+                yield CorpusDocument(path, place, unreadable(path, f"at row {place}", error))
 
 
 def _row(batch: RecordBatch, number: int, path: str, row: int, limit: int) -> Record | RecordError:
@@ -354,7 +342,7 @@ def _row(batch: RecordBatch, number: int, path: str, row: int, limit: int) -> Re
     try:
         [record] = batch.slice(number, 1).to_pylist()
     except (ValueError, OverflowError, arrow().ArrowException) as error:
-        return _unreadable(path, f"at row {row}", error)
+        return unreadable(path, f"at row {row}", error)
     longest = max((len(value) for value in record.values() if isinstance(value, str)), default=0)
     return too_long(longest, limit) if longest > limit else record
 

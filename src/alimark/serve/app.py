@@ -77,41 +77,33 @@ def create_app(service: Service) -> FastAPI:
     app.include_router(openai.router)
     app.include_router(responses.router)
     app.include_router(api.router)
-    _add_pages(app)
+    app.mount("/page", StaticFiles(directory=PAGE))
+
+    @app.get("/", include_in_schema=False, response_class=FileResponse)
+    async def page() -> Path:
+        return PAGE / "index.html"
+
+    @app.get("/docs", include_in_schema=False, response_class=HTMLResponse)
+    async def docs() -> str:
+        return docs_page(app.openapi())
+
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_middleware(Gate, service=service)
-    if service.settings.cors_origins:
-        app.add_middleware(
-            CORSMiddleware, allow_origins=list(service.settings.cors_origins), allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["authorization", "content-type"],
-        )  # fmt: skip
+    if origins := service.settings.cors_origins:
+        methods, headers = ["GET", "POST", "DELETE"], ["authorization", "content-type"]
+        app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=headers)
     return app
-
-
-def _add_pages(app: FastAPI) -> None:
-    """Adds the web page with its files, and the page /docs, which describes the endpoints."""
-
-    async def page() -> Response:
-        return FileResponse(PAGE / "index.html")
-
-    async def docs() -> Response:
-        return HTMLResponse(docs_page(app.openapi()))
-
-    app.add_api_route("/", page, methods=["GET"], include_in_schema=False, response_class=FileResponse)
-    app.add_api_route("/docs", docs, methods=["GET"], include_in_schema=False, response_class=HTMLResponse)
-    app.mount("/page", StaticFiles(directory=PAGE))
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
     """Says which field is wrong and why, without the value, which may be a text."""
     assert isinstance(error, RequestValidationError)
     errors = error.errors()
-    first = errors[0]
-    where = ".".join(str(part) for part in first["loc"][1:])[:200]
+    where = ".".join(map(str, errors[0]["loc"][1:]))[:200]
     more = f" The request has {len(errors) - 1} more errors." if len(errors) > 1 else ""
     field = f"field {where}" if where else "request"
-    message = f"The {field} is not valid: {first['msg'].removeprefix('Value error, ')}.{more}"
+    message = f"The {field} is not valid: {errors[0]['msg'].removeprefix('Value error, ')}.{more}"
     return ApiError(422, "invalid", message, param=where or None).response
 
 

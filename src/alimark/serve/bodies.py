@@ -82,11 +82,11 @@ async def _read(request: Request) -> bytes:
         service.metrics.refused.labels("body").inc()
         raise
     except TimeoutError:
-        late = f"The body did not arrive within {seconds:g} s. Send it again, or send less."
-        raise ApiError(408, "body_too_slow", late) from None
+        message = f"The body did not arrive within {seconds:g} s. Send it again, or send less."
+        raise ApiError(408, "body_too_slow", message) from None
     except ClientDisconnect:
-        gone = "The connection was closed before the whole body arrived. Send it again."
-        raise ApiError(400, "gone", gone) from None
+        message = "The connection was closed before the whole body arrived. Send it again."
+        raise ApiError(400, "gone", message) from None
     request.state.info.body_unread = False
     return bytes(body)
 

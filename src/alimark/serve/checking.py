@@ -82,9 +82,7 @@ class Checker:
         def work(check: Check) -> Result:
             return finish(check, self.detect(check))
 
-        return self._places.start(
-            owner, len(checks), lambda: [self._pool.submit(owner, partial(work, check)) for check in checks]
-        )
+        return self._places.submit(self._pool, owner, [partial(work, check) for check in checks])
 
     def detect(self, check: Check) -> Answer:
         """Returns the detections under the best keys. Keys that cannot be used are left out, and the detections say so."""

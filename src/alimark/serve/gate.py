@@ -80,32 +80,21 @@ class Gate:
                 message["headers"] = headers
             await send(message)
 
-        async def send_error(error: ApiError) -> None:
-            if not info.status:  # otherwise the response has begun, and the client sees that it ends early
-                await error.response(scope, receive, answer)
-
         try:
             if self._needs_token(scope["path"]):
                 self._admit(scope, info)
             await self._app(scope, receive, answer)
-        except (ApiError, AlimarkError) as error:
-            await send_error(to_api_error(error))
         except Exception as error:
-            # The formatter shows an exception by type and place.
-            log.error("unexpected error", extra={"request": info.id}, exc_info=error)
-            message = (
-                f"The server failed unexpectedly. The operator finds the cause in the log by the request id {info.id}."
-            )
-            await send_error(ApiError(500, "internal", message))
+            failure = _failure(error, info)
+            if not info.status:  # otherwise the response has begun, and the client sees that it ends early
+                await failure.response(scope, receive, answer)
         finally:
             if info.counted and info.token:
                 self._service.allowance.leave(info.token)
             self._count(scope, info)
 
     def _needs_token(self, path: str) -> bool:
-        return (
-            path.startswith("/v1/") or path == "/v1" or (path == "/metrics" and not self._service.settings.open_metrics)
-        )
+        return f"{path}/".startswith("/v1/") or (path == "/metrics" and not self._service.settings.open_metrics)
 
     def _admit(self, scope: Scope, info: RequestInfo) -> None:
         """Finds the token of a request and counts the request, or raises an ApiError."""
@@ -138,3 +127,12 @@ class Gate:
                 "ms": round(1000 * took, 1), "token": info.token.id if info.token else "",
             },
         )  # fmt: skip
+
+
+def _failure(error: Exception, info: RequestInfo) -> ApiError:
+    """The error response for an exception; the log has the type and the place of one that was not expected."""
+    if isinstance(error, (ApiError, AlimarkError)):
+        return to_api_error(error)
+    log.error("unexpected error", extra={"request": info.id}, exc_info=error)
+    message = f"The server failed unexpectedly. The operator finds the cause in the log by the request id {info.id}."
+    return ApiError(500, "internal", message)

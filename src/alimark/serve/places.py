@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from alimark.core._util.fair_pool import FairPool
+from alimark.core._util.work import TimedFuture
 from alimark.errors import AlimarkError
 
 AnyFuture = TypeVar("AnyFuture", bound=Future[Any])
+Result = TypeVar("Result")
 
 
 class QueueFull(AlimarkError):
@@ -52,6 +55,10 @@ class Places:
         for future in futures:
             future.add_done_callback(lambda _: self._give_back(owner, 1))
         return futures
+
+    def submit(self, pool: FairPool, owner: str, works: Sequence[Callable[[], Result]]) -> list[TimedFuture[Result]]:
+        """Starts pieces of work in the threads of a pool."""
+        return self.start(owner, len(works), lambda: [pool.submit(owner, work) for work in works])
 
     def _give_back(self, owner: str, count: int) -> None:
         with self._lock:

@@ -172,16 +172,13 @@ class Ring:
         self, key: Key, *, tenant: str = "", model: str = "", starts: float | None = None, ends: float | None = None,
         activate: bool = True,
     ) -> Label:  # fmt: skip
-        """Adds an existing key. Its file is written before its label, so that every label has a file.
-
-        With `activate` new text is marked with it from its start on; otherwise it only detects.
-        """
+        """Adds an existing key; with `activate` new text is marked with it from its start on, otherwise it only detects."""
         if not aligns(key.scheme):
             raise KeyFileError(f"the service uses alimark keys, not {key.scheme} keys; create one with alimark keygen")
         label = self._labelled(key, tenant, model, starts, ends, activate)
         if key.id in self._labels:
             raise KeyFileError(f"the key {key.id} is on the ring already; it need not be added again")
-        self._save(key)
+        self._save(key)  # before its label, so that every label has a file
         self._store.do(lambda db: _insert(db, label))
         self.reload()
         return label

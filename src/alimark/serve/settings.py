@@ -109,24 +109,20 @@ def read_settings(path: Path | None, given: Mapping[str, object], *, default_dat
 
     Both may hold `strength` (`light`, `standard` or `strong`) in place of `candidates`.
     """
-    content: dict[str, Any] = {}
-    if path is not None:
-        try:
-            content = tomllib.loads(path.read_text("utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise AlimarkError(f"{path} is not valid TOML: {error}") from None
+    try:
+        content = {} if path is None else tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise AlimarkError(f"{path} is not valid TOML: {error}") from None
     try:
         return Settings(**{"data": default_data} | _without_strength(content) | _without_strength(given))
     except ValidationError as error:
-        raise AlimarkError(
-            "; ".join(_problem(*detail["loc"], about=detail["msg"]) for detail in error.errors())
-        ) from None
+        raise AlimarkError("; ".join(_problem(detail["loc"], detail["msg"]) for detail in error.errors())) from None
 
 
-def _problem(name: int | str, *place: int | str, about: str) -> str:
-    if name not in Settings.model_fields:
-        return f"unknown setting {name}; the settings are {', '.join([*Settings.model_fields, 'strength'])}"
-    return f"the setting {'.'.join(map(str, (name, *place)))} is not valid: {about[0].lower()}{about[1:]}"
+def _problem(place: tuple[int | str, ...], about: str) -> str:
+    if place[0] not in Settings.model_fields:
+        return f"unknown setting {place[0]}; the settings are {', '.join([*Settings.model_fields, 'strength'])}"
+    return f"the setting {'.'.join(map(str, place))} is not valid: {about[0].lower()}{about[1:]}"
 
 
 def _without_strength(content: Mapping[str, object]) -> dict[str, Any]:

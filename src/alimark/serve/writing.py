@@ -66,11 +66,11 @@ class Writers:
 
     def ask(self, work: Callable[[], Result], owner: str = "") -> TimedFuture[Result]:
         """Starts other work of a language model; it takes the place of a text."""
-        return self._texts.start(owner, 1, lambda: [self._asking.submit(owner, work)])[0]
+        return self._texts.submit(self._asking, owner, [work])[0]
 
     def run(self, work: Callable[[], Result], owner: str = "") -> TimedFuture[Result]:
         """Starts work that takes time and needs no model, such as reading a file, which then need not wait for one."""
-        return self._others.start(owner, 1, lambda: [self._working.submit(owner, work)])[0]
+        return self._others.submit(self._working, owner, [work])[0]
 
     def _scheduler(self, embedder: Embedder) -> Scheduler:
         with self._making:

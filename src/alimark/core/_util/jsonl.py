@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
-import io
 import json
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from alimark.core._util.files import replacing
 from alimark.errors import RecordError
@@ -34,18 +33,23 @@ def read_jsonl(path: Path | str, limit: int | None = None) -> Iterator[tuple[int
     number = 0
     with gzip.open(path, "rb") if str(path).endswith(".gz") else open(path, "rb") as file:
         try:
-            for number, line in enumerate(_lines(file, limit), 1):
+            for number, line in enumerate(lines(cast(BinaryIO, file), limit), 1):
                 if isinstance(line, int):
                     assert limit is not None
                     yield number, too_long(line, limit)
                 elif line.strip():
                     yield number, parse_record(line, f"{path}:{number}")
         except (OSError, EOFError, zlib.error) as error:
-            why = str(error).splitlines()[0] if str(error) else type(error).__name__
-            yield number + 1, RecordError(f"{path} cannot be read beyond line {number} ({why}); is the file complete?")
+            yield number + 1, unreadable(str(path), f"beyond line {number}", error)
 
 
-def _lines(file: io.BufferedIOBase, limit: int | None) -> Iterator[bytes | int]:
+def unreadable(path: str, where: str, error: Exception) -> RecordError:
+    """The error of a file that cannot be read to its end."""
+    why = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return RecordError(f"{path} cannot be read {where} ({why}); is the file complete?")
+
+
+def lines(file: BinaryIO, limit: int | None) -> Iterator[bytes | int]:
     """The lines of a file; of a line longer than the limit, its length."""
     if limit is None:
         yield from file

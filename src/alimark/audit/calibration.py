@@ -52,6 +52,10 @@ class Values(NamedTuple):
     p_randomised: Floats
     raw: Floats
 
+    def rates(self) -> dict[str, list[float]]:
+        """The shares of texts with small p-values."""
+        return {"p": shares(self.p), "p_randomised": shares(self.p_randomised)}
+
 
 @dataclass(frozen=True)
 class Embedded:
@@ -127,12 +131,11 @@ class Detected:
 
     def values(self, key: Key, settings: RandomKeys, seed: int = 0) -> Values:
         """The p-values of all texts under one key."""
-        detections = []
+        numbers = []
         for answer in load(key, embedder=self.embedder).detect_batch(self.texts, settings):
             if isinstance(answer, AlimarkError):
                 raise answer
-            detections.append(answer)
-        numbers = [(detection.p_value, detection.p_randomised, detection.raw) for detection in detections]
+            numbers.append((answer.p_value, answer.p_randomised, answer.raw))
         return Values(*map(np.array, zip(*numbers, strict=True)))
 
 
@@ -225,7 +228,7 @@ def calibration_report(
         "key_id": key.id,
         "levels": list(LEVELS),
         "interval_99": [binomial_interval(len(sample.texts), level) for level in LEVELS],
-        "this_key": _shares(values),
+        "this_key": values.rates(),
     }
     report["conclusion"] = conclusion(report)
     with_z = isinstance(texts, Detected) or not key.soft  # a soft score is not a normal deviate
@@ -233,14 +236,10 @@ def calibration_report(
         report["z_as_normal"] = z_shares(values.raw)
     if options.fresh:
         fresh = fresh_keys(texts, key, settings, start("one key a text", len(texts)))
-        report |= {"fresh_keys": _shares(fresh)} | ({"fresh_z_as_normal": z_shares(fresh.raw)} if with_z else {})
+        report |= {"fresh_keys": fresh.rates()} | ({"fresh_z_as_normal": z_shares(fresh.raw)} if with_z else {})
     if options.keys:
         report["spread"] = _spread(texts, key, options, start)
     return report
-
-
-def _shares(values: Values) -> dict[str, list[float]]:
-    return {"p": shares(values.p), "p_randomised": shares(values.p_randomised)}
 
 
 def conclusion(report: Record) -> str:
@@ -251,10 +250,9 @@ def conclusion(report: Record) -> str:
         >>> conclusion(report).split(":")[1]
         ' this key finds a mark in human text more often than its p-values say'
     """
-    columns = zip(report["levels"], report["this_key"]["p"], report["interval_99"], strict=True)
-    rows = [(level, share, high) for level, share, (_, high) in columns]
-    wrong = [(level, share, high) for level, share, high in rows if level <= MAX_LEVEL and share > high]
-    level, share, high = (wrong or rows)[0]
+    rows = list(zip(report["levels"], report["this_key"]["p"], report["interval_99"], strict=True))
+    wrong = [row for row in rows if row[0] <= MAX_LEVEL and row[1] > row[2][1]]
+    level, share, (_, high) = (wrong or rows)[0]
     if not wrong:
         return (
             f"Conclusion: the p-values of this key can be relied on for texts like these. At p <= {level:g} it finds a mark in "
@@ -285,24 +283,15 @@ def _spread(texts: HumanTexts, key: Key, options: CalibrationOptions, start: Sta
             values = texts.values(key.like(**change), RandomKeys(draws=options.draws), seed=number)  # type: ignore[arg-type]
             rates.append(shares(values.p_randomised))
             advance(1)
-        spread[name] = _statistics(np.array(rates))
+        over_keys = {"mean": np.mean, "std": np.std, "least": np.min, "most": np.max}
+        spread[name] = {
+            statistic: [round(x, 4) for x in of(rates, axis=0).tolist()] for statistic, of in over_keys.items()
+        }
     return spread
-
-
-def _statistics(key_rates: Floats) -> dict[str, list[float]]:
-    """Mean, standard deviation and extremes over keys, of an array (keys, levels)."""
-    methods = {"mean": "mean", "std": "std", "least": "min", "most": "max"}
-    return {
-        name: [round(x, 4) for x in getattr(key_rates, method)(axis=0).tolist()] for name, method in methods.items()
-    }
 
 
 def write_centre(path: Path, embedded: Embedded, embedder: Embedder) -> None:
     """Writes the mean embedding of the texts to a JSON file, for `alimark keygen --centre`."""
-    content = {
-        "embedder": embedder.name,
-        "fingerprint": embedder.fingerprint,
-        "texts": len(embedded.units),
-        "mean": embedded.mean().tolist(),
-    }
+    made_for = {"embedder": embedder.name, "fingerprint": embedder.fingerprint}
+    content = made_for | {"texts": len(embedded), "mean": embedded.mean().tolist()}
     write_whole(path, json.dumps(content).encode() + b"\n")

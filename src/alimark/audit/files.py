@@ -15,6 +15,7 @@ import io
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from types import ModuleType
@@ -29,7 +30,6 @@ from alimark.errors import AlimarkError, MissingExtra, RecordError
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
-    from pyarrow.parquet import ParquetFile
 
 FileSystem = Any
 """A file system of fsspec, which has no types."""
@@ -200,11 +200,11 @@ def _expand(fs: FileSystem, path: str, shown: str) -> tuple[list[DocumentFile], 
 
 def _named(fs: FileSystem, info: dict[str, Any]) -> DocumentFile:
     """A file that the user named. Without a known suffix it is JSONL where its first line begins as an object does."""
-    kind = _kind(info["name"])
-    if kind is None:
-        with fs.open(info["name"], "rb") as file:
-            kind = ("jsonl" if file.read(64).lstrip()[:1] == b"{" else "text"), ""
-    return DocumentFile(info["name"], info["size"], *kind)
+    path, size = info["name"], info["size"]
+    if kind := _kind(path):
+        return DocumentFile(path, size, *kind)
+    with fs.open(path, "rb") as file:
+        return DocumentFile(path, size, "jsonl" if file.read(64).lstrip()[:1] == b"{" else "text", "")
 
 
 def _kind(path: str) -> tuple[FileKind, str] | None:
@@ -306,35 +306,32 @@ def _opened(fs: FileSystem, path: str, packed: str = "") -> BinaryIO:
 
 
 def _read_parquet(fs: FileSystem, block: Block, columns: Sequence[str], limit: int) -> Iterator[CorpusDocument]:
-    [path] = block.paths
-    try:
-        with _opened(fs, path) as file:
-            yield from _read_rows(arrow().parquet.ParquetFile(file), path, block, columns, limit)
-    except (OSError, ValueError, arrow().ArrowException) as error:
-        yield CorpusDocument(path, -1, RecordError(f"{path} cannot be read as Parquet ({str(error).splitlines()[0]})"))
-
-
-def _read_rows(
-    opened: ParquetFile, path: str, block: Block, columns: Sequence[str], limit: int
-) -> Iterator[CorpusDocument]:
     """The documents of a block; each row behind a damaged page of a row group is a document that failed."""
-    wanted = [name for name in columns if name in opened.schema_arrow.names]
+    [path] = block.paths
+    errors = (OSError, ValueError, arrow().ArrowException)
     first = 0
-    for group in range(opened.num_row_groups):
-        start, first = first, first + opened.metadata.row_group(group).num_rows
-        stop = first if block.stop < 0 else min(first, block.stop)
-        row = start
-        if stop <= block.start or start >= stop:
-            continue
+    with ExitStack() as stack:
         try:
-            for batch in opened.iter_batches(64, row_groups=[group], columns=wanted):
-                for number in range(len(batch)):
-                    if block.start <= row < stop:
-                        yield CorpusDocument(path, row, _row(batch, number, path, row, limit))
-                    row += 1
-        except (OSError, ValueError, arrow().ArrowException) as error:
-            for place in range(max(row, block.start), stop):
-                yield CorpusDocument(path, place, unreadable(path, f"at row {place}", error))
+            opened = arrow().parquet.ParquetFile(stack.enter_context(_opened(fs, path)))
+            wanted = [name for name in columns if name in opened.schema_arrow.names]
+        except errors as error:
+            message = f"{path} cannot be read as Parquet ({str(error).splitlines()[0]})"
+            yield CorpusDocument(path, -1, RecordError(message))
+            return
+        for group in range(opened.num_row_groups):
+            row, first = first, first + opened.metadata.row_group(group).num_rows
+            stop = first if block.stop < 0 else min(first, block.stop)
+            if stop <= block.start or row >= stop:
+                continue
+            try:
+                for batch in opened.iter_batches(64, row_groups=[group], columns=wanted):
+                    for number in range(len(batch)):
+                        if block.start <= row < stop:
+                            yield CorpusDocument(path, row, _row(batch, number, path, row, limit))
+                        row += 1
+            except errors as error:
+                for place in range(max(row, block.start), stop):
+                    yield CorpusDocument(path, place, unreadable(path, f"at row {place}", error))
 
 
 def _row(batch: RecordBatch, number: int, path: str, row: int, limit: int) -> Record | RecordError:

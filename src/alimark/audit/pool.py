@@ -270,12 +270,11 @@ def _share_of_gpu(gpus: float, workers: int | None) -> float:
 
 def _room(resources: dict[str, float], cpus: float, gpus: float) -> int:
     """The number of workers that the cluster has resources for, at least one."""
-    by_cpu = int(resources.get("CPU", 1) / cpus) if cpus else 10**6
-    by_gpu = int(resources.get("GPU", 0) / gpus) if gpus else 10**6
-    return max(1, min(by_cpu, by_gpu, 10**6))
+    needs = (("CPU", cpus), ("GPU", gpus))
+    return max(1, min(int(resources.get(name, name == "CPU") / need) for name, need in needs if need))
 
 
 def _cause(error: Any) -> Exception:
     """The exception that was raised in the worker."""
-    cause = getattr(error, "cause", None) or error
+    cause = getattr(error, "cause", None)
     return cause if isinstance(cause, Exception) else error

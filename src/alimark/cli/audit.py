@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -115,8 +114,8 @@ def audit(
     from alimark.core.keys.folder import load_keys
 
     keys = load_keys(key)
-    search = options.SearchOptions(fpr, excerpt, restructure, llm, variants, draws, tail, null, precision)
-    task = Audit.of(keys, [*(inputs or []), *(more_inputs or [])], output or "", search.settings(keys), draws)
+    settings = options.search_settings(keys, fpr, excerpt, restructure, llm, variants, draws, tail, null, precision)
+    task = Audit.of(keys, [*(inputs or []), *(more_inputs or [])], output or "", settings, draws)
     task = replace(
         task, fpr=fpr, fdr=fdr, first_pass=_first_pass(first_pass, keys, llm), text_field=text_field, by=by, device=device,
         block_bytes=block_size << 10, max_document=max_document << 20, time_limit=time_limit, cache=cache,
@@ -173,7 +172,7 @@ class AuditBar:
     """Shows the share of an audit that is done, the documents answered and their rate."""
 
     def __init__(self, progress: Progress) -> None:
-        self._progress, self._ticker = progress, show.Ticker()
+        self._progress = progress
         self._documents = self._faults = self._works = 0
         self._done = 0.0
 
@@ -182,18 +181,15 @@ class AuditBar:
         self._works, self._done = works, done
         if done:
             show.note(f"{done} of {works} blocks were done before")
-        self._task = self._progress.add_task("documents", total=100, completed=100 * done // max(1, works))
-        self._started = time.perf_counter()
+        self._task = show.Task(self._progress, "documents", 100, 100 * done // max(1, works))
 
     def step(self, documents: int, share: float) -> None:
         """Counts documents that were answered, and the share of a unit of work that is done with them."""
         self._documents += documents
         self._done += share
-        rate = self._documents / (time.perf_counter() - self._started)
         percent = 100 * self._done / self._works
-        described = f"{self._documents:,} documents, {rate:.1f} a second"
-        self._progress.update(self._task, description=described, completed=percent)
-        self._ticker.tick(f"{described}, {percent:.0f}%")
+        described = f"{self._documents:,} documents, {self._task.rate(self._documents):.1f} a second"
+        self._task.show(f"{described}, {percent:.0f}%", percent, title=described)
 
     def fault(self, message: str) -> None:
         """Prints a fault, such as a lost worker, unless there were many."""

@@ -84,9 +84,7 @@ def detect(
     from alimark.core.keys.folder import load_keys
 
     keys = load_keys(key)
-    settings = options.SearchOptions(fpr, excerpt, restructure, llm, variants, draws, tail, null, precision).settings(
-        keys
-    )
+    settings = options.search_settings(keys, fpr, excerpt, restructure, llm, variants, draws, tail, null, precision)
     if not files:
         raise AlimarkError("name a text file, or - for standard input")
     if report is not None:

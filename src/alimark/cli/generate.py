@@ -222,13 +222,12 @@ def write_one(
     from alimark.core.schemes.api import generate_many
 
     with show.progress(shown=not (stream and sys.stdout.isatty())) as bar:
-        task = bar.add_task(title, total=settings.sentences)
-        ticker = show.Ticker()
+        task = show.Task(bar, title, settings.sentences)
 
         def step(_: int, sentence: MarkedSentence) -> None:
-            ticker.tick(f"{title}: sentence {sentence.number} of {settings.sentences}")
             matches = f"{sentence.matches} matched, " if sentence.matches else ""
-            bar.update(task, completed=sentence.number, description=f"{title} ({matches}{sentence.tokens} tokens)")
+            line = f"{title}: sentence {sentence.number} of {settings.sentences}"
+            task.show(line, sentence.number, title=f"{title} ({matches}{sentence.tokens} tokens)")
             if stream:
                 stream.sentence(sentence)
 

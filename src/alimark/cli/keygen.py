@@ -97,13 +97,12 @@ def keygen(
     parameters: dict[str, Any] = assignments(setting or [])
     if wrong := sorted(set(parameters) & {"scheme", "embedder", "splitter", "preset", "fitted", "secret"}):
         raise AlimarkError(f"--set takes parameters of the scheme, and {wrong[0]} is none of them")
+    given = {
+        "decision": decision, "block_size": block_size, "offsets": offsets if offsets != 1 else None,
+        "centre": _read_centre(centre, embedder) if centre else None, "payload_bits": payload_bits, "starts": starts,
+    }  # fmt: skip
     # Options of AliMark that were left alone are not given to a scheme that does not have them.
-    parameters |= {"decision": decision} if decision is not None else {}
-    parameters |= {"block_size": block_size} if block_size is not None else {}
-    parameters |= {"centre": _read_centre(centre, embedder)} if centre is not None else {}
-    parameters |= {"offsets": offsets} if offsets != 1 else {}
-    parameters |= {"payload_bits": payload_bits} if payload_bits is not None else {}
-    parameters |= {"starts": starts} if starts is not None else {}
+    parameters |= {name: value for name, value in given.items() if value is not None}
     key = Key.generate(
         scheme=scheme, embedder=embedder, splitter=splitter, preset=preset,
         fitted=None if fitted is None else Fitted.load(fitted), **parameters,

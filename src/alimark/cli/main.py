@@ -43,25 +43,18 @@ app = typer.Typer(
     and `alimark audit -k key.json docs.jsonl -o found.jsonl` does so for many.
     """,
 )
-app.command("keygen")(keygen.keygen)
-app.command("generate")(generate.generate)
-app.command("rewrite")(rewrite.rewrite)
-app.command("detect")(detect.detect)
-app.command("audit")(audit.audit)
-app.command("verify")(verify.verify)
+for verb in (keygen.keygen, generate.generate, rewrite.rewrite, detect.detect, audit.audit, verify.verify):
+    app.command()(verb)
 # Each attack is a command of `attack`; these commands are built only when `attack` runs.
 app.command(
     "attack",
     add_help_option=False,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )(attack.attack)
-app.command("fit")(fit.fit)
-app.command("calibrate")(calibrate.calibrate)
-app.command("demo")(demo.demo)
-app.add_typer(models.app, name="models")
-app.add_typer(plugins.app, name="plugins")
-app.add_typer(bench.app, name="bench")
-app.add_typer(serve.app, name="serve")
+for study in (fit.fit, calibrate.calibrate, demo.demo):
+    app.command()(study)
+for name, group in {"models": models.app, "plugins": plugins.app, "bench": bench.app, "serve": serve.app}.items():
+    app.add_typer(group, name=name)
 
 
 def _version(wanted: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
@@ -14,7 +13,6 @@ from alimark.errors import AlimarkError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from alimark.core.detection.settings import DetectionSettings
     from alimark.core.detection.stats.p_values import RandomKeys
     from alimark.core.keys.key import Key
 
@@ -142,69 +140,56 @@ def check_engine(engine: str) -> Engine:
     return cast(Engine, engine)
 
 
-@dataclass(frozen=True)
-class SearchOptions:
-    """The options of `detect` and `audit` that say how a text is searched."""
+def search_settings(
+    keys: Sequence[Key], fpr: float, excerpt: bool | None, restructure: str, llm: str | None, variants: int,
+    draws: int | None, tail: bool, null: str, precision: str,
+) -> RandomKeys:  # fmt: skip
+    """The settings of a detection, from the options of `detect` and `audit` that say how a text is searched.
 
-    fpr: float
-    excerpt: bool | None
-    """Whether to look for passages; None leaves it to the length of the text."""
-    restructure: str
-    llm: str | None
-    variants: int
-    draws: int | None
-    tail: bool
-    null: str
-    precision: str = "auto"
+    Options that a key's scheme does not have are refused. Without `excerpt` the length of a text decides whether to look for
+    passages.
+    """
+    from alimark.core.detection.settings import DetectionSettings
+    from alimark.core.detection.stats.p_values import RandomKeys, draws_for
+    from alimark.core.schemes.registry import aligns, asks_llm
 
-    def settings(self, keys: Sequence[Key]) -> RandomKeys:
-        """The settings of a detection under these keys; options that a key's scheme does not have are refused."""
-        from alimark.core.detection.settings import DetectionSettings
-        from alimark.core.detection.stats.p_values import RandomKeys
-        from alimark.core.schemes.registry import aligns, asks_llm
-
-        settings = self._alimark_settings()
-        if settings.learned != (self.llm is not None) and not (self.llm is not None and any(map(asks_llm, keys))):
-            raise AlimarkError("--restructure learned and --llm go together; give both, or neither")
-        if all(aligns(key.scheme) for key in keys):
-            return settings
-        common = {name: getattr(settings, name) for name in RandomKeys.__dataclass_fields__}
-        search = settings.search if self.excerpt is None else "whole"
-        if settings != DetectionSettings(**common, passage_fpr=settings.passage_fpr, search=search):
-            raise AlimarkError(
-                "--excerpt, --restructure, --null and --precision belong to AliMark's search; leave them out for "
-                "keys of other schemes"
-            )
-        return RandomKeys(**common)
-
-    def _alimark_settings(self) -> DetectionSettings:
-        from alimark.core.detection.settings import DetectionSettings
-        from alimark.core.detection.stats.p_values import draws_for
-
-        default_draws = draws_for(self.fpr)
-        if self.draws is not None and self.draws + 1 < 1 / self.fpr:
-            raise AlimarkError(
-                f"--draws {self.draws} cannot resolve --fpr {self.fpr:g}; at least {math.ceil(1 / self.fpr) - 1} are needed"
-            )
-        search: Literal["whole", "excerpt", "auto"] = "excerpt" if self.excerpt else "whole"
-        return DetectionSettings(
-            restructure=self._limits(),
-            null=self.null,  # type: ignore[arg-type]  # checked by the settings
-            tail=self.tail,
-            search="auto" if self.excerpt is None else search,
-            passage_fpr=self.fpr,
-            draws=default_draws if self.draws is None else self.draws,
-            variants=self.variants,
-            precision=self.precision,  # type: ignore[arg-type]  # checked by the settings
+    default_draws = draws_for(fpr)
+    if draws is not None and draws + 1 < 1 / fpr:
+        raise AlimarkError(
+            f"--draws {draws} cannot resolve --fpr {fpr:g}; at least {math.ceil(1 / fpr) - 1} are needed"
         )
+    searches: dict[bool | None, Literal["whole", "excerpt", "auto"]] = {None: "auto", True: "excerpt", False: "whole"}
+    settings = DetectionSettings(
+        restructure=_limits(restructure),
+        null=null,  # type: ignore[arg-type]  # checked by the settings
+        tail=tail,
+        search=searches[excerpt],
+        passage_fpr=fpr,
+        draws=default_draws if draws is None else draws,
+        variants=variants,
+        precision=precision,  # type: ignore[arg-type]  # checked by the settings
+    )
+    if settings.learned != (llm is not None) and not (llm is not None and any(map(asks_llm, keys))):
+        raise AlimarkError("--restructure learned and --llm go together; give both, or neither")
+    if all(aligns(key.scheme) for key in keys):
+        return settings
+    common = {name: getattr(settings, name) for name in RandomKeys.__dataclass_fields__}
+    search = settings.search if excerpt is None else "whole"
+    if settings != DetectionSettings(**common, passage_fpr=fpr, search=search):
+        raise AlimarkError(
+            "--excerpt, --restructure, --null and --precision belong to AliMark's search; leave them out for "
+            "keys of other schemes"
+        )
+    return RandomKeys(**common)
 
-    def _limits(self) -> str | tuple[int, int]:
-        if "," not in self.restructure:
-            return self.restructure
-        try:
-            merges, splits = self.restructure.split(",")
-            return int(merges), int(splits)
-        except ValueError:
-            raise AlimarkError(
-                "--restructure takes none, single, learned, learned+single, learned-only or two numbers such as 2,1"
-            ) from None
+
+def _limits(restructure: str) -> str | tuple[int, int]:
+    if "," not in restructure:
+        return restructure
+    try:
+        merges, splits = map(int, restructure.split(","))
+        return merges, splits
+    except ValueError:
+        raise AlimarkError(
+            "--restructure takes none, single, learned, learned+single, learned-only or two numbers such as 2,1"
+        ) from None

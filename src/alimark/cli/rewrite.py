@@ -118,12 +118,10 @@ def _rewrite_one(mark: AliMark, llm_name: str, text: str, settings: RewriteSetti
 
     llm = loading.load_llm(llm_name)
     with show.progress() as bar:
-        task = bar.add_task("rewriting", total=None)
-        ticker = show.Ticker()
+        task = show.Task(bar, "rewriting")
 
         def step(_: int, done: int, total: int) -> None:
-            ticker.tick(f"rewriting: sentence {done} of {total}")
-            bar.update(task, completed=done, total=total)
+            task.show(f"rewriting: sentence {done} of {total}", done, total)
 
         originals = [Original(text, seed)]
         [(_, result)] = rewrite_many(originals, mark.key, mark.embedder, llm, settings, progress=step)

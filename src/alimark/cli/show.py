@@ -80,6 +80,23 @@ def progress(shown: bool = True) -> Iterator[Progress]:
         yield bar
 
 
+class Task:
+    """Work with a bar of progress; where stderr is no terminal, a line of it every few seconds."""
+
+    def __init__(self, bar: Progress, title: str, total: int | None = None, done: int = 0) -> None:
+        self._bar, self._ticker, self._started = bar, Ticker(), time.perf_counter()
+        self._task = bar.add_task(title, total=total, completed=done)
+
+    def rate(self, count: float) -> float:
+        """How many of `count` things there were in a second."""
+        return count / (time.perf_counter() - self._started)
+
+    def show(self, line: str, done: float | None = None, total: int | None = None, title: str | None = None) -> None:
+        """Shows what is done; `line` says it where there is no bar."""
+        self._bar.update(self._task, completed=done, total=total, description=title)
+        self._ticker.tick(line)
+
+
 class Ticker:
     """Prints a line of progress on stderr every few seconds, where stderr is not a terminal and shows no bar."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -121,25 +120,20 @@ class Bar:
     """Shows how many texts are done, and the tokens of all texts in progress."""
 
     def __init__(self, bar: Progress, texts: int) -> None:
-        self._bar, self._texts = bar, texts
-        self._task = bar.add_task("texts", total=texts)
-        self._ticker = show.Ticker()
+        self._task = show.Task(bar, "texts", texts)
         self._tokens: dict[int, int] = {}
-        self._started = time.perf_counter()
-        self._done = 0
+        self._texts, self._done = texts, 0
 
     def sentence(self, number: int, sentence: MarkedSentence) -> None:
         """Takes note of a sentence of the text with this number."""
         self._tokens[number] = sentence.tokens
-        rate = sum(self._tokens.values()) / (time.perf_counter() - self._started)
-        self._bar.update(self._task, description=f"texts ({rate:,.0f} tokens/s)")
-        self._ticker.tick(f"{self._done} of {self._texts} texts, {rate:,.0f} tokens/s")
+        rate = f"{self._task.rate(sum(self._tokens.values())):,.0f} tokens/s"
+        self._task.show(f"{self._done} of {self._texts} texts, {rate}", title=f"texts ({rate})")
 
     def text(self) -> None:
         """Takes note of a text that is finished or has failed."""
         self._done += 1
-        self._bar.advance(self._task)
-        self._ticker.tick(f"{self._done} of {self._texts} texts")
+        self._task.show(f"{self._done} of {self._texts} texts", self._done)
 
 
 def make_all(

@@ -87,16 +87,9 @@ class Auditor:
     """
 
     def __init__(
-        self,
-        keys: Sequence[Key],
-        settings: RandomKeys,
-        load_embedder: LoadEmbedder,
-        *,
-        llm: LLM | None = None,
-        first_pass: FirstPass | None = None,
-        check_level: float = 0.05,
-        beat: Beat = lambda: None,
-    ) -> None:
+        self, keys: Sequence[Key], settings: RandomKeys, load_embedder: LoadEmbedder, *, llm: LLM | None = None,
+        first_pass: FirstPass | None = None, check_level: float = 0.05, beat: Beat = lambda: None,
+    ) -> None:  # fmt: skip
         if not keys:
             raise AlimarkError("no keys were given; give at least one")
         self.keys = list(keys)
@@ -108,9 +101,8 @@ class Auditor:
         self._beat = beat
         self._unexpected = 0
         self._embedders: dict[str, Embedder] = {}
-        for key in self.keys:
-            if key.embedder and key.embedder not in self._embedders:
-                self._embedders[key.embedder] = load_embedder(key.embedder)
+        for name in dict.fromkeys(key.embedder for key in self.keys if key.embedder):
+            self._embedders[name] = load_embedder(name)
         self._groups = alike(self.keys)
         if first_pass and not can_look_first(self.keys):
             raise AlimarkError("a first pass needs AliMark keys that share one embedder and one decision; leave it out")
@@ -160,9 +152,8 @@ class Auditor:
     def _prepared(self, text: str, full: DetectionSettings) -> Text:
         """The text, prepared for the full test; as it is where that fails: its test fails in the same way, with an error."""
         self._beat()
-        clock = Clock(self.times)
+        clock, key = Clock(self.times), self.keys[0]
         with suppress(Exception):
-            key = self.keys[0]
             prepared = prepare(text, key, self._embedders[key.embedder], full)
             clock.lap("splitting")
             return prepared

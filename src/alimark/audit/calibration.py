@@ -283,7 +283,7 @@ def _spread(texts: HumanTexts, key: Key, options: CalibrationOptions, start: Sta
             values = texts.values(key.like(**change), RandomKeys(draws=options.draws), seed=number)  # type: ignore[arg-type]
             rates.append(shares(values.p_randomised))
             advance(1)
-        over_keys = {"mean": np.mean, "std": np.std, "least": np.min, "most": np.max}
+        over_keys: dict[str, Callable[..., Floats]] = {"mean": np.mean, "std": np.std, "least": np.min, "most": np.max}
         spread[name] = {
             statistic: [round(x, 4) for x in of(rates, axis=0).tolist()] for statistic, of in over_keys.items()
         }

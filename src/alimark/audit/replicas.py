@@ -60,15 +60,9 @@ class Replicas:
         """Replicas that died so far."""
 
     def write(
-        self,
-        prompts: Sequence[Prompt],
-        key: Key | None,
-        settings: GenerationSettings,
-        *,
-        llm: str = "",
-        options: JsonObject | None = None,
-        batch: int | None = None,
-    ) -> Finished:
+        self, prompts: Sequence[Prompt], key: Key | None, settings: GenerationSettings, *, llm: str = "",
+        options: JsonObject | None = None, batch: int | None = None,
+    ) -> Finished:  # fmt: skip
         """Yields each text with its prompt's number as soon as it is finished, or the error that ended it."""
         pool = self._open(llm, self._options | dict(options or {}))
         items = [
@@ -107,8 +101,7 @@ class Replicas:
             self.close()
             names = self._llms or [llm]
             builders: list[Builder] = [partial(Writer, name, options) for name in names]
-            # A replica that asks a server needs no GPU.
-            asks = all(map(is_served, names))
+            asks = all(map(is_served, names))  # a replica that asks a server needs no GPU
             self._pool = RayPool(builders, replace(self._cluster, gpus=0.0) if asks else self._cluster)
             self._serves = serves
         return self._pool

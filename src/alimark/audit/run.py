@@ -71,8 +71,7 @@ class Outcome:
 
     def record(self) -> Record:
         """The summary with the rates of this run, ready for JSON."""
-        report = self.report
-        spent = sum(report.times.values()) or 1.0
+        report, spent = self.report, sum(self.report.times.values()) or 1.0
         rates: Record = {
             "documents_now": report.documents,
             "seconds": round(self.seconds, 2),

@@ -43,23 +43,19 @@ class JsonlSink:
         self._path = Path(audit.output)
         # With several keys, each document is answered by the likeliest: the file belongs to no single key.
         self._writer = JsonlWriter(self._path, key_id=audit.keys[0].id if len(audit.keys) == 1 else None)
-        try:
-            self._check()
-        except BaseException:
-            self.close()
-            raise
-
-    def _check(self) -> None:
-        """Checks, before anything is added, that the file holds answers of this release, one for each document."""
-        count = 0
-        for count, record in read_jsonl(self._path):
-            if isinstance(record, RecordError) or not record.keys() <= SCHEMA.keys() or "file" not in record:
-                raise RecordError(
-                    f"{self._path}:{count} is not an answer of this release; choose another output file, and documents are "
-                    "answered again"
-                )
-        if count != len(self._writer.done):
-            raise AlimarkError(f"{self._path} holds two answers of one document; choose another output file")
+        with ExitStack() as stack:
+            stack.callback(self.close)
+            # Before anything is added: the file has to hold answers of this release, one for each document.
+            count = 0
+            for count, record in read_jsonl(self._path):
+                if isinstance(record, RecordError) or not record.keys() <= SCHEMA.keys() or "file" not in record:
+                    raise RecordError(
+                        f"{self._path}:{count} is not an answer of this release; choose another output file, and documents are "
+                        "answered again"
+                    )
+            if count != len(self._writer.done):
+                raise AlimarkError(f"{self._path} holds two answers of one document; choose another output file")
+            stack.pop_all()
 
     def begin(self, audit: Audit, sources: Sequence[DocumentFile], tell: Tell) -> None:
         """A JSONL file says by itself what it holds."""
@@ -122,9 +118,8 @@ class ParquetSink:
             try:
                 self._open.enter_context(FileLock(Path(self._folder) / ".lock", timeout=0))
             except Timeout:
-                raise AlimarkError(
-                    f"another run is writing to {self._folder}; wait for it, or choose another folder"
-                ) from None
+                message = f"another run is writing to {self._folder}; wait for it, or choose another folder"
+                raise AlimarkError(message) from None
         try:
             self._check_manifest(_manifest(audit, sources), tell)
             self._fs.makedirs(f"{self._folder}/results", exist_ok=True)

@@ -90,13 +90,8 @@ def check_groups(sink: Sink, works: Sequence[WorkBlocks], audit: Audit, auditor:
 
     if touched:
         sink.rewrite(list(touched), marked)
-    return {
-        "checked": checked,
-        "not_checked": unknown,
-        "effective": round(effective, 1),
-        "groups": groups,
-        "undecided": len(of_document),
-    }
+    counts = {"checked": checked, "not_checked": unknown, "effective": round(effective, 1)}
+    return {**counts, "groups": groups, "undecided": len(of_document)}
 
 
 _OF_CANDIDATES = (
@@ -108,8 +103,7 @@ Candidate = tuple[WorkBlocks, Record]
 
 def _candidates(sink: Sink, works: Sequence[WorkBlocks]) -> dict[str, list[Candidate]]:
     """For each key under which several documents were found: these, and others with small p-values."""
-    discovered: dict[str, list[Candidate]] = {}
-    others: dict[str, list[Candidate]] = {}
+    discovered, others = dict[str, list[Candidate]](), dict[str, list[Candidate]]()
     for work, row in sink.rows(works, _OF_CANDIDATES):
         if row["failed"]:
             continue
@@ -149,8 +143,7 @@ def _texts(sink: Sink, audit: Audit, candidates: dict[str, list[Candidate]]) -> 
 
 def summarise(sink: Sink, works: Sequence[WorkBlocks], fpr: float, fdr: float) -> Record:
     """The counts of all answers: documents with a p-value up to `fpr`, and those found at the rate `fdr`."""
-    failures: Counter[str] = Counter()
-    keys: Counter[str] = Counter()
+    failures, keys = Counter[str](), Counter[str]()
     sources: dict[str, list[int]] = {}
     discoveries: list[Record] = []
     tests = at_fpr = full = 0

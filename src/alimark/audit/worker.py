@@ -230,14 +230,9 @@ class Worker:
     """
 
     def __init__(
-        self,
-        audit: Audit,
-        sink: Sink | None = None,
-        llm: LLM | None = None,
-        *,
-        threads: int | None = None,
+        self, audit: Audit, sink: Sink | None = None, llm: LLM | None = None, *, threads: int | None = None,
         guarded: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._audit, self._guarded = audit, False
         self._sink = sink or ParquetSink(audit)
         self._batch_scale = 1 if audit.device in (None, "cpu") else 16  # a GPU is only busy with more texts than a CPU

@@ -162,10 +162,7 @@ def _run_audit(task: Audit, cluster: Cluster | None, llm: str | None, as_json: b
     except KeyboardInterrupt:
         show.note("stopped; what is answered is kept, and the same command continues from there")
         raise
-    if as_json:
-        show.print_json(outcome.record())
-    else:
-        print_summary(outcome.record())
+    (show.print_json if as_json else print_summary)(outcome.record())
 
 
 class AuditBar:
@@ -243,11 +240,8 @@ def _group_lines(summary: Record) -> list[str]:
     lines = []
     for group in shared["groups"]:
         examples = ", ".join(map(printable, group["examples"]))
-        fate = (
-            f"{group['undecided']:,} of them are undecided"
-            if group["undecided"]
-            else "chance is no explanation, they stay"
-        )
+        undecided = group["undecided"]
+        fate = f"{undecided:,} of them are undecided" if undecided else "chance is no explanation, they stay"
         lines.append(
             f"{group['documents']:,} documents, of which {group['found']:,} looked marked ({examples}, ...), share so much "
             f"text that they count as {group['effective']:.1f}: under {100 * group['chance']:.2g}% of random keys, half as "

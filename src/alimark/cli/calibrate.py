@@ -116,15 +116,15 @@ def rates_table(report: Record) -> Table:
 
 
 def _rows(report: Record) -> Iterator[tuple[str, list[float]]]:
-    yield "this key, ties broken at random", report["this_key"]["p_randomised"]
-    yield "this key, p-value as reported", report["this_key"]["p"]
-    if "z_as_normal" in report:
-        yield "this key, if z were looked up in a normal table", report["z_as_normal"]
-    if "fresh_keys" in report:
-        yield "one fresh key a text, ties broken at random", report["fresh_keys"]["p_randomised"]
-        yield "one fresh key a text, p-value as reported", report["fresh_keys"]["p"]
-    if "fresh_z_as_normal" in report:
-        yield "one fresh key a text, if z were looked up in a normal table", report["fresh_z_as_normal"]
+    for whose, keys, z in (
+        ("this key", "this_key", "z_as_normal"),
+        ("one fresh key a text", "fresh_keys", "fresh_z_as_normal"),
+    ):
+        if keys in report:
+            yield f"{whose}, ties broken at random", report[keys]["p_randomised"]
+            yield f"{whose}, p-value as reported", report[keys]["p"]
+        if z in report:
+            yield f"{whose}, if z were looked up in a normal table", report[z]
     for name, statistics in report.get("spread", {}).items():
         if isinstance(statistics, dict):
             for statistic, shown in _STATISTICS.items():

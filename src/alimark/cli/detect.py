@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from alimark.cli import detections, evidence_files, loading, options, show, texts
+from alimark.cli import detections, loading, options, show, texts, verify
 from alimark.errors import AlimarkError, KeyMismatch, RecordError
 
 if TYPE_CHECKING:
     from alimark.core._util.jsonl import Record
+    from alimark.core.detection.results import Detection
     from alimark.core.detection.stats.p_values import RandomKeys
     from alimark.core.keys.key import Key
 
@@ -42,7 +43,6 @@ Calibration = Annotated[
     Path | None,
     typer.Option(help="Output of `alimark calibrate --json` under the same key, which the evidence then contains."),
 ]
-Answers = evidence_files.Answers
 
 
 def detect(
@@ -88,14 +88,14 @@ def detect(
     if not files:
         raise AlimarkError("name a text file, or - for standard input")
     if report is not None:
-        evidence_files.check(report, files)
+        verify.check_report(report, files)
     answers = _answers(files, keys, settings, llm)
     if report is not None:
-        evidence_files.write(report, answers, keys, fpr, calibration)
+        verify.write_report(report, answers, keys, fpr, calibration)
     raise typer.Exit(_print(answers, fpr, as_json, alignment))
 
 
-def _answers(names: list[str], keys: list[Key], settings: RandomKeys, llm_name: str | None) -> Answers:
+def _answers(names: list[str], keys: list[Key], settings: RandomKeys, llm_name: str | None) -> verify.Answers:
     """For each file its detections, best key first, or the error that prevented them."""
     from alimark.core.schemes.api import detect as detect_keys
     from alimark.core.schemes.registry import aligns
@@ -107,7 +107,7 @@ def _answers(names: list[str], keys: list[Key], settings: RandomKeys, llm_name: 
         threading.Thread(target=_warm_up, args=(keys[0], settings), name="alimark-kernels").start()
     mark = loading.load_mark(keys[0])
     llm = None if llm_name is None else loading.load_llm(llm_name)
-    answers: Answers = {}
+    answers: verify.Answers = {}
     for name in names:
         try:
             text = texts.read_text(name)
@@ -133,11 +133,12 @@ def _warm_up(key: Key, settings: RandomKeys) -> None:
     warm_up(key, DetectionSettings.of(settings))
 
 
-def _print(answers: Answers, fpr: float, as_json: bool, alignment: bool | None) -> int:
+def _print(answers: verify.Answers, fpr: float, as_json: bool, alignment: bool | None) -> int:
     """Prints the answers and returns the exit status."""
     sound = {name: answer for name, answer in answers.items() if not isinstance(answer, AlimarkError)}
     if as_json:
-        _print_json(answers, fpr)
+        records = [_record(name, answer, fpr) for name, answer in answers.items()]
+        show.print_json(records[0] if len(records) == 1 else records)
     else:
         detections.print_detections(sound, fpr, alignment)
     for name, answer in answers.items():
@@ -148,13 +149,8 @@ def _print(answers: Answers, fpr: float, as_json: bool, alignment: bool | None) 
     return 0 if all(ranked[0].verdict(fpr) == "found" for ranked in sound.values()) else 1
 
 
-def _print_json(answers: Answers, fpr: float) -> None:
-    records: list[Record] = []
-    for name, answer in answers.items():
-        if isinstance(answer, AlimarkError):
-            records.append({"file": name, "error": str(answer)})
-            continue
-        records.append({"file": name, **answer[0].report(fpr)})
-        if answer[1:]:
-            records[-1]["next_best"] = [detection.record() for detection in answer[1:]]
-    show.print_json(records[0] if len(records) == 1 else records)
+def _record(name: str, answer: list[Detection] | AlimarkError, fpr: float) -> Record:
+    if isinstance(answer, AlimarkError):
+        return {"file": name, "error": str(answer)}
+    others = {"next_best": [detection.record() for detection in answer[1:]]} if answer[1:] else {}
+    return {"file": name, **answer[0].report(fpr), **others}

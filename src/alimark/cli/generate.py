@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from alimark.core._util.jsonl import Record
     from alimark.core.generation.api import Finished, Generation, GenerationSettings, MarkedSentence
     from alimark.core.keys.key import Key
-    from alimark.core.llm.base import LLM, Sampling
+    from alimark.core.llm.base import LLM
     from alimark.core.schemes.base import Watermark
 
 KeyOption = Annotated[Path | None, typer.Option("-k", "--key", help="Key file from `alimark keygen`.")]
@@ -125,8 +124,8 @@ def generate(
         raise AlimarkError("give a key with -k, or --unmarked to write without one")
     if len(llm) > 1 and (engine == "plain" or replicas):
         raise AlimarkError("several --llm are the replicas of --engine ray, one each; add it, and leave out --replicas")
-    sampling = _sampling(temperature, top_p, repetition_penalty)
-    settings_for = partial(_settings, sentences, strength, candidates, sampling, may_end, prompt_style, tokens)
+    how = (temperature, top_p, repetition_penalty, may_end)
+    settings_for = partial(_settings, sentences, strength, candidates, how, prompt_style, tokens)
     settings_for(None)  # mistakes are reported before anything is loaded
     mark = _load_mark(key, payload, embedder=engine == "plain")
     if input_file is not None and output is not None:
@@ -141,31 +140,22 @@ def generate(
         _print_generation(generation, stream, mark.key if mark else None)
 
 
-def _sampling(temperature: float, top_p: float, repetition_penalty: float) -> Sampling:
+def _settings(
+    sentences: int, strength: str | None, candidates: int | None, how: tuple[float, float, float, bool | None],
+    prompt_style: str, tokens: int | None, mark: Watermark | None,
+) -> GenerationSettings:  # fmt: skip
+    """The settings from the options; `how` are temperature, top_p, repetition penalty and whether the model may end."""
+    from alimark.core.generation.settings import DEFAULT_CANDIDATES, GenerationSettings, candidates_for
     from alimark.core.llm.base import Sampling
 
-    try:
-        return Sampling(temperature, top_p, repetition_penalty)
-    except ValueError as error:
-        raise AlimarkError(str(error)) from None
-
-
-def _settings(
-    sentences: int,
-    strength: str | None,
-    candidates: int | None,
-    sampling: Sampling,
-    may_end: bool | None,
-    prompt_style: str,
-    tokens: int | None,
-    mark: Watermark | None,
-) -> GenerationSettings:
-    from alimark.core.generation.settings import DEFAULT_CANDIDATES, GenerationSettings, candidates_for
-
+    temperature, top_p, penalty, may_end = how
     if may_end is None:  # token-level schemes cannot let the model end its text on every engine
         may_end = prompt_style == "chat" and (mark is None or not mark.by_token)
     count = candidates_for(strength, candidates, mark.candidates if mark else DEFAULT_CANDIDATES)
-    sampling = replace(sampling, may_end=may_end)
+    try:
+        sampling = Sampling(temperature, top_p, penalty, may_end=may_end)
+    except ValueError as error:
+        raise AlimarkError(str(error)) from None
     return GenerationSettings(sentences, count, sampling, prompt_style=prompt_style, tokens=tokens)  # type: ignore[arg-type]
 
 
@@ -196,27 +186,18 @@ class _Stream:
         if sentence.number == self._sentences + 1:
             self._sentences += 1
             self._text += sentence.piece
-            self._print(self._text.rstrip())  # the finished text does not end with white space
+            self.print(self._text.rstrip())  # the finished text does not end with white space
 
-    def finish(self, text: str) -> None:
-        """Prints the rest of the finished text."""
-        self._print(text)
-        typer.echo()
-
-    def _print(self, text: str) -> None:
-        typer.echo(text[self._printed :], nl=False)
+    def print(self, text: str, *, end: bool = False) -> None:
+        """Prints what is new of the text so far, or of the finished text, which ends with a new line."""
+        typer.echo(text[self._printed :], nl=end)
         self._printed = len(text)
 
 
 def write_one(
-    mark: Watermark | None,
-    llm: LLM,
-    prompt: str,
-    settings: GenerationSettings,
-    seed: int | None,
-    title: str = "writing",
+    mark: Watermark | None, llm: LLM, prompt: str, settings: GenerationSettings, seed: int | None, title: str = "writing",
     stream: _Stream | None = None,
-) -> Generation:
+) -> Generation:  # fmt: skip
     """Writes one text, with a progress bar that moves at each sentence. `stream` prints the sentences as they are chosen."""
     from alimark.core.generation.api import Prompt
     from alimark.core.schemes.api import generate_many
@@ -239,12 +220,13 @@ def write_one(
 
 def _print_generation(generation: Generation, stream: _Stream | None, key: Key | None) -> None:
     """Prints the rest of the text, or its whole record without a stream, on stdout, and what it cost on stderr."""
+    from alimark.core.detection.stats.power import SentencesNeeded
     from alimark.core.schemes.registry import aligns
 
     if stream is None:
         show.print_json(generation.record("prompt"))
     else:
-        stream.finish(generation.text)
+        stream.print(generation.text, end=True)
     matches = "unmarked"
     if generation.marked:
         per_sentence = sum(generation.matches) / max(1, len(generation.matches))
@@ -262,16 +244,7 @@ def _print_generation(generation: Generation, stream: _Stream | None, key: Key |
         show.note(f"note: {limit}")
     if _shortened(generation):
         show.note(f"note: the text is shorter than asked for: {generation.ended}")
-    if key is not None:
-        _warn_of_short_text(generation, key)
-
-
-def _warn_of_short_text(generation: Generation, key: Key) -> None:
-    """Says where a text has too few sentences for its mark to be found."""
-    from alimark.core.detection.stats.power import SentencesNeeded
-    from alimark.core.schemes.registry import aligns
-
-    needed = SentencesNeeded.of(key)(0.01) if aligns(key.scheme) else None
+    needed = SentencesNeeded.of(key)(0.01) if key is not None and aligns(key.scheme) else None
     if needed is not None and len(generation.sentences) < needed:
         show.note(
             f"note: the text is too short to carry a mark that can be found: it has {len(generation.sentences)} sentences, and "
@@ -280,15 +253,9 @@ def _warn_of_short_text(generation: Generation, key: Key) -> None:
 
 
 def _write_many(
-    mark: Watermark | None,
-    llm_name: str,
-    source: Path,
-    output: Path,
-    settings: GenerationSettings,
-    seed: int | None,
-    as_json: bool,
-    cluster: Replicas | None,
-) -> None:
+    mark: Watermark | None, llm_name: str, source: Path, output: Path, settings: GenerationSettings, seed: int | None,
+    as_json: bool, cluster: Replicas | None,
+) -> None:  # fmt: skip
     """Writes a text for every line of a file that has none yet."""
     from alimark.core.generation.api import Prompt
     from alimark.core.schemes.api import generate_many

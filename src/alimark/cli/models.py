@@ -118,19 +118,10 @@ def verify(name: Name, as_json: Json = False) -> None:
 def _row(name: str) -> Record:
     from alimark.core.models import store
 
-    model = store.entry(name)
-    fetched = store.is_fetched(name)
-    return {
-        "name": name,
-        "kind": model.kind,
-        "size": model.size,
-        "download_size": model.download_size,
-        "licence": model.licence,
-        "upstream": model.upstream,
-        "fetched": fetched,
-        "path": str(store.path(name)) if fetched else None,
-        "notes": model.notes,
-    }
+    model, fetched = store.entry(name), store.is_fetched(name)
+    fields = ("kind", "size", "download_size", "licence", "upstream")
+    state = {"fetched": fetched, "path": str(store.path(name)) if fetched else None, "notes": model.notes}
+    return {"name": name, **{field: getattr(model, field) for field in fields}, **state}
 
 
 def _print_table(rows: list[Record]) -> None:

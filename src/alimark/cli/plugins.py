@@ -45,10 +45,10 @@ def list_(
         _print_table(plugins)
     else:
         show.note("no installed package adds anything; --all lists what is built in")
-    if problems := [plugin.problem for plugin in plugins if plugin.problem]:
-        for problem in problems:
-            show.note(f"error: {problem}")
-        raise typer.Exit(2)
+    problems = [plugin.problem for plugin in plugins if plugin.problem]
+    for problem in problems:
+        show.note(f"error: {problem}")
+    raise typer.Exit(2 if problems else 0)
 
 
 def _print_table(plugins: list[Plugin]) -> None:

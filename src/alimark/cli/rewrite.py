@@ -88,20 +88,15 @@ def rewrite(
         raise AlimarkError("--input and --output go together; give both, or neither")
     count = candidates_for(strength, candidates, DEFAULT_REWRITES)
     settings = RewriteSettings(count, closeness, mean_closeness)
-    text = None if file is None else _read(file)
+    text = "" if file is None else read_text(file)
+    if file is not None and not text.strip():
+        raise AlimarkError("the text is empty; there is nothing to rewrite")
     mark = _load_mark(key, payload)
     if input_file is not None and output is not None:
         _rewrite_many(mark, llm, input_file, output, settings, seed, as_json)
     else:
-        rewriting = _rewrite_one(mark, llm, text or "", settings, seed)
+        rewriting = _rewrite_one(mark, llm, text, settings, seed)
         _print_rewriting(rewriting, _proof(mark, rewriting), file or "", as_json)
-
-
-def _read(file: str) -> str:
-    text = read_text(file)
-    if not text.strip():
-        raise AlimarkError("the text is empty; there is nothing to rewrite")
-    return text
 
 
 def _load_mark(path: Path, payload: int | None) -> AliMark:

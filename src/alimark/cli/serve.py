@@ -56,7 +56,7 @@ def serve(
     before others use it over a network; see docs/serving.md.
     """
     if context.invoked_subcommand is not None:
-        if any(value is not None for value in (data, config, host, port, llm, strength)):
+        if {data, config, host, port, llm, strength} != {None}:
             raise AlimarkError(
                 f"options follow the command; write: alimark serve {context.invoked_subcommand} --data ..."
             )
@@ -238,9 +238,7 @@ def _settings(data: Path | None, config: Path | None, **given: object) -> Settin
             raise MissingExtra(library, "serve")
     from alimark.serve.settings import read_settings
 
-    named = {name: value for name, value in given.items() if value is not None}
-    if data is not None:
-        named["data"] = data
+    named = {name: value for name, value in {**given, "data": data}.items() if value is not None}
     return read_settings(config, named, default_data=cache_folder() / "serve")
 
 

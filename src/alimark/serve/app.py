@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.staticfiles import StaticFiles
 
 import alimark
-from alimark.serve import api, openai, responses, schemas
+from alimark.serve import api, openai, schemas
 from alimark.serve.docs_page import docs_page
 from alimark.serve.errors import ApiError
 from alimark.serve.gate import Gate
@@ -75,7 +75,6 @@ def create_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     app.include_router(openai.router)
-    app.include_router(responses.router)
     app.include_router(api.router)
     app.mount("/page", StaticFiles(directory=PAGE))
 

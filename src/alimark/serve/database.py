@@ -8,11 +8,10 @@ cost one flush to the disk. The future of a job is completed after the commit.
 from __future__ import annotations
 
 import os
-import queue
 import sqlite3
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -193,19 +192,17 @@ class Store:
         except BaseException:
             self._connection.close()
             raise
-        self._jobs: queue.SimpleQueue[tuple[Job[Any], Future[Any]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="alimark-store", daemon=True)
-        self._closed = False
-        self._lock = threading.Lock()
-        self._thread.start()
+        self._waiting: deque[tuple[Job[Any], Future[Any]]] = deque()
+        self._worker = ThreadPoolExecutor(1, "alimark-store")
 
     def submit(self, job: Job[Result]) -> Future[Result]:
         """Queues a job. It may run again after a failure, so it must have no effect outside the database."""
         future: Future[Result] = Future()
-        with self._lock:
-            if self._closed:
-                raise DatabaseError("the database is closed; the service is shutting down")
-            self._jobs.put((job, future))
+        self._waiting.append((job, future))
+        try:
+            self._worker.submit(self._run_waiting)
+        except RuntimeError:
+            raise DatabaseError("the database is closed; the service is shutting down") from None
         return future
 
     def do(self, job: Job[Result]) -> Result:
@@ -214,25 +211,14 @@ class Store:
 
     def close(self) -> None:
         """Finishes all submitted jobs, then closes the connection."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._jobs.put(None)
-        self._thread.join()
+        self._worker.shutdown()
         self._connection.close()
 
-    def _work(self) -> None:
-        closing = False
-        while not closing:
-            batch = [self._jobs.get()]
-            with suppress(queue.Empty):
-                while len(batch) < _MAX_JOBS:
-                    batch.append(self._jobs.get_nowait())
-            closing = None in batch
-            # Jobs that were cancelled while they waited are skipped; from here on they cannot be cancelled.
-            if jobs := [job for job in batch if job is not None and job[1].set_running_or_notify_cancel()]:
-                self._run(jobs)
+    def _run_waiting(self) -> None:
+        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MAX_JOBS))]
+        # Jobs that were cancelled while they waited are skipped; from here on they cannot be cancelled.
+        if jobs := [job for job in batch if job[1].set_running_or_notify_cancel()]:
+            self._run(jobs)
 
     def _run(self, jobs: list[tuple[Job[Any], Future[Any]]]) -> None:
         try:

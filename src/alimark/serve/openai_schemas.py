@@ -188,6 +188,9 @@ class Part(WithoutNulls):
 class Message(WithoutNulls):
     """A message of a chat. The fields of an answer of this service are accepted, so that it can be sent back."""
 
+    type: Literal["message"] = "message"
+    id: str | None = IGNORED
+    status: str | None = IGNORED
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | Annotated[list[Part], Field(fail_fast=True)] | None = None
     name: str | None = Field(None, max_length=200)
@@ -241,19 +244,11 @@ class ChatCompletion(ToComplete):
         return [(turns[-1].content, turns)]
 
 
-class Item(Message):
-    """A message of the input of a response."""
-
-    type: Literal["message"] = "message"
-    id: str | None = None
-    status: str | None = None
-
-
 class CreateResponse(ToWrite):
     """A request to the Responses API."""
 
     path, prefix = "responses", "resp_"
-    input: str | Annotated[list[Item], Field(fail_fast=True)] = Field(min_length=1)
+    input: str | Annotated[list[Message], Field(fail_fast=True)] = Field(min_length=1)
     instructions: str | None = None
     max_output_tokens: Tokens | None = Field(None, description="The most tokens of the text.")
     tools: list[JsonObject] | None = None

@@ -154,9 +154,9 @@ class Ring:
             )
         return [allowed[name] for name in wanted]
 
-    def in_use(self) -> list[Label]:
-        """Returns the labels of the keys that mark new text now: for each tenant and model the newest, oldest first."""
-        return [label for label in self.all() if self.is_marking(label, label.model)]
+    def in_use(self, model: str | None = None) -> list[Label]:
+        """Returns the labels of the keys that mark new text now, of a model or of any, oldest first."""
+        return [label for label in self.all() if self.is_marking(label, label.model if model is None else model)]
 
     # Changes
 

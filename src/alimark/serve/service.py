@@ -72,11 +72,10 @@ class Service:
         self.writers = Writers(self.llm, self._rewriter, self.embedder_of, most=settings.write_queue)
         self.metrics.watch("alimark_texts_waiting", "Texts that wait for detection.", lambda: self.checker.under_way)
         self.metrics.watch("alimark_texts_under_way", "Texts being written.", lambda: self.writers.under_way)
-        self.metrics.watch("alimark_marking_keys", "Keys that mark new text.", self._marking_keys)
+        self.metrics.watch(
+            "alimark_marking_keys", "Keys that mark new text.", lambda: len(self.ring.in_use(self.llm.name))
+        )
         self.metrics.watch("alimark_draining", "1 while the service is about to stop.", lambda: self.draining)
-
-    def _marking_keys(self) -> int:
-        return sum(self.ring.is_marking(label, self.llm.name) for label in self.ring.all())
 
     def embedder(self, name: str) -> Embedder:
         """Returns the embedder with this name, which is loaded once."""

@@ -51,7 +51,9 @@ def decode(data: bytes, declared: str | None = None) -> tuple[str, list[str]]:
     if certain is None and known is not None and known.startswith(("utf-7", "iso2022", "hz")):  # these look like ASCII
         certain = known
     if certain is not None:
-        return _checked(data.decode(certain, "replace")), []
+        if _is_damaged(text := data.decode(certain, "replace")):
+            raise TextError("the file is not text, or it is damaged; check that it is complete")
+        return text, []
     if byte_order := _utf_16(data):
         return data.decode(byte_order, "replace"), ["the encoding is not declared; the text was read as UTF-16"]
     try:
@@ -59,11 +61,8 @@ def decode(data: bytes, declared: str | None = None) -> tuple[str, list[str]]:
         return data.decode("utf-8"), []
     except UnicodeDecodeError:
         pass
-    text = "" if known in (None, "utf-8") else data.decode(known or "", "replace")
-    return (text, []) if text and not _is_damaged(text) else _mended_or_guessed(data)
-
-
-def _mended_or_guessed(data: bytes) -> tuple[str, list[str]]:
+    if known not in (None, "utf-8") and (text := data.decode(known or "", "replace")) and not _is_damaged(text):
+        return text, []
     text = data.decode("utf-8", "replace")
     if 10 * text.count(_REPLACED) <= sum(not sign.isascii() for sign in text):  # most letters beyond ASCII are right
         return text, [f"{text.count(_REPLACED)} places that are not UTF-8 were replaced"]
@@ -72,12 +71,6 @@ def _mended_or_guessed(data: bytes) -> tuple[str, list[str]]:
 
 def _is_damaged(text: str) -> bool:
     return text.count(_REPLACED) > len(text) // 100
-
-
-def _checked(text: str) -> str:
-    if _is_damaged(text):
-        raise TextError("the file is not text, or it is damaged; check that it is complete")
-    return text
 
 
 def declared_in_html(data: bytes) -> str | None:

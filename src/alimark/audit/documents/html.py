@@ -217,12 +217,9 @@ def _is_note_link(node: LexborNode, tag: str) -> bool:
         return True
     if attributes.get("role") in _NOTE_ROLES or attributes.get("epub:type") in ("noteref", "pagebreak"):
         return True
-    return "data-footnote-ref" in attributes or (tag == "sup" and _is_note_number(node))
-
-
-def _is_note_number(node: LexborNode) -> bool:
-    """Whether a superscript is nothing but a link to a note on the same page."""
-    link = node.css_first("a")
+    if tag != "sup" or "data-footnote-ref" in attributes:
+        return "data-footnote-ref" in attributes
+    link = node.css_first("a")  # a superscript is nothing but the number of a note on the same page
     target = "" if link is None else link.attributes.get("href") or ""
     return "#" in target and bool(_NUMBER.fullmatch(node.text(strip=True)))
 

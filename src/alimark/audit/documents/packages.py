@@ -72,17 +72,17 @@ def parse_xml(content: bytes) -> Element:
     Raises:
         TextError: The content is not well-formed, or declares entities (which can grow without bound, or name other files).
     """
+
+    def refuse_entity(*_: object) -> None:
+        raise TextError("the XML of the document declares entities, which no document needs; it was not read")
+
     guard = expat.ParserCreate()
-    guard.EntityDeclHandler = _refuse_entity
+    guard.EntityDeclHandler = refuse_entity
     try:
         guard.Parse(content, True)
         return ElementTree.fromstring(content)
     except (expat.ExpatError, ElementTree.ParseError, ValueError, LookupError):
         raise TextError("the XML of the document is damaged; check that the file is complete") from None
-
-
-def _refuse_entity(*_: object) -> None:
-    raise TextError("the XML of the document declares entities, which no document needs; it was not read")
 
 
 def local_name(tag: object) -> str:

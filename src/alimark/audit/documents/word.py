@@ -105,8 +105,8 @@ class _WordReader:
                 yield child.text or ""
             elif name in _MARKS:
                 yield _MARKS[name]
-            elif name == "r":
-                yield from self._run(child)
+            elif name == "r" and _is_hidden(child):
+                self.left_out["runs of hidden text"] += 1
             elif name in _DELETED:
                 self.left_out["tracked deletions"] += 1
             elif name == "txbxContent":
@@ -117,13 +117,6 @@ class _WordReader:
                 yield from self._inline(_chosen(child))
             elif name not in _PROPERTIES and not _is_placeholder(child):
                 yield from self._inline(child)
-
-    def _run(self, run: Element) -> Iterator[str]:
-        vanish = run.find("{*}rPr/{*}vanish")
-        if vanish is not None and attribute(vanish, "val") not in _OFF:
-            self.left_out["runs of hidden text"] += 1
-            return
-        yield from self._inline(run)
 
     def _table(self, table: Element) -> list[str]:
         blocks: list[str] = []
@@ -160,6 +153,11 @@ def _chosen(alternatives: Element) -> Element:
         choice for choice in choices if any(local_name(node.tag) in ("t", "txbxContent") for node in choice.iter())
     ]
     return (with_text or choices or [Element("none")])[0]
+
+
+def _is_hidden(run: Element) -> bool:
+    vanish = run.find("{*}rPr/{*}vanish")
+    return vanish is not None and attribute(vanish, "val") not in _OFF
 
 
 def _is_placeholder(element: Element) -> bool:

@@ -45,11 +45,7 @@ class Examined:
 
 
 def make_evidence(
-    documents: Sequence[Examined],
-    keys: Sequence[Key],
-    *,
-    fpr: float = 0.01,
-    calibration: JsonObject | None = None,
+    documents: Sequence[Examined], keys: Sequence[Key], *, fpr: float = 0.01, calibration: JsonObject | None = None
 ) -> JsonObject:
     """Returns the evidence about documents, ready for JSON and to be signed.
 
@@ -119,10 +115,11 @@ def _sentences(detection: AlignedDetection) -> list[JsonObject]:
     """The sentences with their probabilities of carrying the mark; of passages, two more sentences on either side."""
     chances = detection.sentence_chances
     near = {n for passage in detection.passages for n in range(passage.first - 2, passage.last + 3)}
-    numbers = [number for number in range(1, len(chances) + 1) if not near or number in near]
+    each = enumerate(zip(chances, detection.sentences, strict=False), 1)
     return [
-        {"number": number, "chance": round(chances[number - 1], 3), "text": detection.sentences[number - 1]}
-        for number in numbers
+        {"number": number, "chance": round(chance, 3), "text": text}
+        for number, (chance, text) in each
+        if not near or number in near
     ]
 
 

@@ -67,19 +67,18 @@ def check_signer(evidence: JsonObject, trusted: Sequence[str]) -> list[EvidenceC
     signer = check_signature(evidence)
     if signer is None:
         return [EvidenceCheck(False, "The signature does not fit the evidence: it was changed after it was signed.")]
-    checks = [EvidenceCheck(True, "The signature fits the evidence.")]
-    if signer in trusted:
-        return [*checks, EvidenceCheck(True, f"It was signed by {signer}.")]
-    message = (
-        f"It was signed by {signer}, which is neither this installation nor a signer that you named; ask the signer for the "
-        "fingerprint by another way, and give it with --signer."
+    unknown = (
+        ", which is neither this installation nor a signer that you named; ask the signer for the fingerprint by another way, "
+        "and give it with --signer"
     )
-    return [*checks, EvidenceCheck(False, message)]
+    known = signer in trusted
+    by = EvidenceCheck(known, f"It was signed by {signer}{'' if known else unknown}.")
+    return [EvidenceCheck(True, "The signature fits the evidence."), by]
 
 
 def check_documents(evidence: JsonObject, documents: Mapping[str, bytes]) -> list[EvidenceCheck]:
     """Checks that the documents are those of the evidence, byte by byte; the names of files do not matter."""
-    recorded = {text["document"]["sha256"]: text["document"]["name"] for text in evidence["texts"]}
+    recorded = {text["document"]["sha256"] for text in evidence["texts"]}
     checks = []
     for name, data in documents.items():
         known = hashlib.sha256(data).hexdigest() in recorded
@@ -89,11 +88,8 @@ def check_documents(evidence: JsonObject, documents: Mapping[str, bytes]) -> lis
 
 
 def check_results(
-    evidence: JsonObject,
-    documents: Mapping[str, tuple[bytes, str]],
-    keys: Sequence[Key],
-    load: Callable[[Key], Watermark],
-) -> list[EvidenceCheck]:
+    evidence: JsonObject, documents: Mapping[str, tuple[bytes, str]], keys: Sequence[Key], load: Callable[[Key], Watermark]
+) -> list[EvidenceCheck]:  # fmt: skip
     """Computes the result of each document again and compares it with that of the evidence, whose signature was checked.
 
     `documents` are the bytes and the text of each document, by name.

@@ -273,7 +273,7 @@ def test_the_pool_of_one_process() -> None:
         def work(self, job: int) -> Any:
             yield from range(job)
 
-    pool: LocalPool[int] = LocalPool(lambda **_: Worker())
+    pool: LocalPool[int] = LocalPool(Worker())
     for job in (2, 0):
         pool.give(job)
     assert list(pool.run()) == [(2, 0), (2, 1), (2, Ended()), (0, Ended())]

@@ -197,28 +197,23 @@ class Sample:
         return cls(sentences, kept, short, repeats)
 
 
-@dataclass(frozen=True)
-class CalibrationOptions:
-    """What to measure beside the rates of the key."""
-
-    draws: int = 999
-    """Random keys behind each p-value."""
-    fresh: bool = False
-    """Also the rates over one fresh key for each text."""
-    keys: int = 0
-    """Also the spread of the rates over so many fresh keys."""
-    centring: bool = False
-    """The spread once more, with projections centred by a corpus mean; AliMark only."""
-
-
 def calibration_report(
-    sample: Sample, texts: HumanTexts, key: Key, options: CalibrationOptions, start: StartBar
-) -> Record:
+    sample: Sample, texts: HumanTexts, key: Key, start: StartBar, *, draws: int = 999, fresh: bool = False, keys: int = 0,
+    centring: bool = False,
+) -> Record:  # fmt: skip
     """Measures the rates of a key; returns them and what they mean, ready for JSON.
 
-    `texts` are those of the sample, ready for the keys of a scheme; those of AliMark are embedded once for all keys.
+    Args:
+        sample: The texts.
+        texts: The same texts, ready for the keys of a scheme; those of AliMark are embedded once for all keys.
+        key: The key.
+        start: Begins a progress bar.
+        draws: Random keys behind each p-value.
+        fresh: Also the rates over one fresh key for each text.
+        keys: Also the spread of the rates over so many fresh keys.
+        centring: The spread once more, with projections centred by a corpus mean; AliMark only.
     """
-    settings = RandomKeys(draws=options.draws)
+    settings = RandomKeys(draws=draws)
     values = texts.values(key, settings)
     report: Record = {
         "sentences": sample.sentences,
@@ -234,11 +229,11 @@ def calibration_report(
     with_z = isinstance(texts, Detected) or not key.soft  # a soft score is not a normal deviate
     if with_z:
         report["z_as_normal"] = z_shares(values.raw)
-    if options.fresh:
-        fresh = fresh_keys(texts, key, settings, start("one key a text", len(texts)))
-        report |= {"fresh_keys": fresh.rates()} | ({"fresh_z_as_normal": z_shares(fresh.raw)} if with_z else {})
-    if options.keys:
-        report["spread"] = _spread(texts, key, options, start)
+    if fresh:
+        each = fresh_keys(texts, key, settings, start("one key a text", len(texts)))
+        report |= {"fresh_keys": each.rates()} | ({"fresh_z_as_normal": z_shares(each.raw)} if with_z else {})
+    if keys:
+        report["spread"] = _spread(texts, key, settings, start, keys, centring)
     return report
 
 
@@ -265,22 +260,22 @@ def conclusion(report: Record) -> str:
     )
 
 
-def _spread(texts: HumanTexts, key: Key, options: CalibrationOptions, start: StartBar) -> Record:
+def _spread(texts: HumanTexts, key: Key, settings: RandomKeys, start: StartBar, keys: int, centring: bool) -> Record:
     """Statistics of the rates of many fresh keys.
 
     With centring, on every second text, centred by the mean of the others: every second text and not a half, since the texts
     may come from several files in turn, and the mean of one file alone fits the texts of the others badly.
     """
     changes: dict[str, dict[str, object]] = {"as is": {}}
-    if options.centring and isinstance(texts, Embedded):
+    if centring and isinstance(texts, Embedded):
         changes["centred"] = {"centre": texts.part(range(0, len(texts), 2)).mean()}
         texts = texts.part(range(1, len(texts), 2))
-    spread: Record = {"keys": options.keys, "texts": len(texts)}
+    spread: Record = {"keys": keys, "texts": len(texts)}
     for name, change in changes.items():
-        advance = start(f"{options.keys} keys, {name}", options.keys)
+        advance = start(f"{keys} keys, {name}", keys)
         rates = []
-        for number in range(options.keys):
-            values = texts.values(key.like(**change), RandomKeys(draws=options.draws), seed=number)  # type: ignore[arg-type]
+        for number in range(keys):
+            values = texts.values(key.like(**change), settings, seed=number)  # type: ignore[arg-type]
             rates.append(shares(values.p_randomised))
             advance(1)
         over_keys: dict[str, Callable[..., Floats]] = {"mean": np.mean, "std": np.std, "least": np.min, "most": np.max}

@@ -47,8 +47,8 @@ class Died:
 class LocalPool(Generic[PoolJob]):
     """A queue whose jobs this process does, one after the other."""
 
-    def __init__(self, build: Builder) -> None:
-        self._worker: Any = build(threads=None, guarded=False)
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
         self._jobs: deque[PoolJob] = deque()
 
     def give(self, job: PoolJob) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -115,10 +114,10 @@ def audit(
 
     keys = load_keys(key)
     settings = options.search_settings(keys, fpr, excerpt, restructure, llm, variants, draws, tail, null, precision)
-    task = Audit.of(keys, [*(inputs or []), *(more_inputs or [])], output or "", settings, draws)
-    task = replace(
-        task, fpr=fpr, fdr=fdr, first_pass=_first_pass(first_pass, keys, llm), text_field=text_field, by=by, device=device,
-        block_bytes=block_size << 10, max_document=max_document << 20, time_limit=time_limit, cache=cache,
+    task = Audit.of(
+        keys, [*(inputs or []), *(more_inputs or [])], output or "", settings, draws, fpr=fpr, fdr=fdr, by=by, device=device,
+        first_pass=_first_pass(first_pass, keys, llm), text_field=text_field, block_bytes=block_size << 10,
+        max_document=max_document << 20, time_limit=time_limit, cache=cache,
     )  # fmt: skip
     _run_audit(task, _cluster(engine, address, workers, worker_cpus, device), llm, as_json)
 
@@ -138,11 +137,9 @@ def _cluster(
     """The Ray cluster to use, or None where this process audits."""
     from alimark.audit.pool import Cluster
 
-    if options.check_engine(engine) == "ray":
-        return Cluster(address, workers, worker_cpus, None if device and device != "cpu" else 0.0)
-    if address or workers:
-        raise AlimarkError("--address and --workers go with --engine ray; add it, or leave them out")
-    return None
+    if not options.uses_ray(engine, address, workers, "workers"):
+        return None
+    return Cluster(address, workers, worker_cpus, None if device and device != "cpu" else 0.0)
 
 
 def _run_audit(task: Audit, cluster: Cluster | None, llm: str | None, as_json: bool) -> None:

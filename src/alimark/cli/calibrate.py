@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,6 @@ from alimark.errors import AlimarkError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from alimark.audit.calibration import CalibrationOptions
     from alimark.core._util.jsonl import Record
     from alimark.core.keys.key import Key
 
@@ -50,7 +49,6 @@ def calibrate(
         alimark calibrate -k key.json --human texts.jsonl
         alimark calibrate -k key.json --human texts.jsonl --keys 200 --centring
     """
-    from alimark.audit.calibration import CalibrationOptions
     from alimark.core.keys.key import Key
     from alimark.core.schemes.registry import aligns
     from alimark.core.text.human_text import human_texts
@@ -64,7 +62,7 @@ def calibrate(
         raise AlimarkError("--centring and --centre-out work with AliMark's keys alone; leave them out")
     if not human:
         show.note("no --human text given: calibrating on Python's own manual, all of one subject")
-    how = CalibrationOptions(draws, fresh, keys, centring)
+    how = {"draws": draws, "fresh": fresh, "keys": keys, "centring": centring}
     reports = _reports(loaded, human_texts(human or []), lengths, how, centre_out)
     if as_json:
         show.print_json(list(reports))
@@ -75,7 +73,7 @@ def calibrate(
 
 
 def _reports(
-    key: Key, texts: list[str], lengths: list[int], how: CalibrationOptions, centre_out: Path | None
+    key: Key, texts: list[str], lengths: list[int], how: dict[str, Any], centre_out: Path | None
 ) -> Iterator[Record]:
     from alimark.audit.calibration import Detected, Embedded, HumanTexts, Sample, calibration_report, write_centre
     from alimark.core.detection.stats.p_values import RandomKeys
@@ -88,7 +86,7 @@ def _reports(
         show.note(f"{length} sentences: {counts}; embedding")
         ready: HumanTexts = Detected(sample.texts, embedder)
         if embedder is not None and aligns(key.scheme):
-            ready = Embedded.of(sample.texts, key, embedder, RandomKeys(draws=how.draws))
+            ready = Embedded.of(sample.texts, key, embedder, RandomKeys(draws=how["draws"]))
             if centre_out is not None and length == lengths[0]:
                 write_centre(centre_out, ready, embedder)
                 show.note(f"wrote the corpus mean to {centre_out}")
@@ -97,7 +95,7 @@ def _reports(
             def start(title: str, total: int) -> partial[None]:
                 return partial(bar.advance, bar.add_task(title, total=total))
 
-            report = calibration_report(sample, ready, key, how, start)
+            report = calibration_report(sample, ready, key, start, **how)
         yield report
 
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, redirect_stdout
 from typing import TYPE_CHECKING
 
-from alimark.cli.options import check_engine
-from alimark.errors import AlimarkError
+from alimark.cli.options import uses_ray
 
 if TYPE_CHECKING:
     from alimark.audit.replicas import Replicas
@@ -66,9 +65,7 @@ def replicas(
     engine: str, address: str | None, count: int | None, llms: Sequence[str] = (), device: str | None = None
 ) -> Iterator[Replicas | None]:
     """Starts replicas of a model for `--engine ray`; yields None for plain, where this process generates."""
-    if check_engine(engine) == "plain":
-        if address or count:
-            raise AlimarkError("--address and --replicas go with --engine ray; add it, or leave them out")
+    if not uses_ray(engine, address, count, "replicas"):
         yield None
         return
     from alimark.audit.pool import Cluster

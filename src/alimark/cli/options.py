@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from alimark.core.detection.stats.p_values import RandomKeys
     from alimark.core.keys.key import Key
-
-Engine = Literal["plain", "ray"]
 
 KeyFile = Annotated[Path, typer.Option("-k", "--key", help="Key file from `alimark keygen`.")]
 KeyFiles = Annotated[
@@ -133,11 +131,16 @@ Address = Annotated[
 ]
 
 
-def check_engine(engine: str) -> Engine:
-    """Returns the engine; raises AlimarkError for an unknown name."""
+def uses_ray(engine: str, address: str | None, count: int | None, workers: str) -> bool:
+    """Whether the work runs on Ray; raises AlimarkError for an unknown engine, and for options of Ray without it.
+
+    `count` is the number that was given of Ray's `workers`, as their option calls them.
+    """
     if engine not in ("plain", "ray"):
         raise AlimarkError(f"--engine is plain or ray, not {engine!r}")
-    return cast(Engine, engine)
+    if engine == "plain" and (address or count):
+        raise AlimarkError(f"--address and --{workers} go with --engine ray; add it, or leave them out")
+    return engine == "ray"
 
 
 def search_settings(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model, model_validator
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.detection.fields import fields_for
@@ -24,19 +24,8 @@ FPRS = (0.05, 0.01, 0.001)
 """The false-positive rates that a client may ask for. For others the number of sentences needed would have to be simulated."""
 
 
-def _check_fpr(value: float) -> float:
-    if value not in FPRS:
-        raise ValueError(f"the false-positive rate must be one of {', '.join(map(str, FPRS))}")
-    return value
-
-
-Fpr = Annotated[
-    float,
-    AfterValidator(_check_fpr),
-    Field(
-        description="False-positive rate: share of unmarked texts reported as found.",
-        json_schema_extra={"enum": list(FPRS)},
-    ),
+Fpr: Any = Annotated[
+    Literal[FPRS], Field(description="False-positive rate: share of unmarked texts reported as found.")
 ]
 Texts = Annotated[list[str], Field(fail_fast=True)]
 """A list of texts; the first wrong item ends its validation, so that a request cannot cause millions of errors."""

@@ -14,8 +14,9 @@ import pytest
 
 from alimark.errors import AlimarkError
 from alimark.serve import database
+from alimark.serve.auth import sha256
 from alimark.serve.database import Connection, DatabaseError, Store
-from alimark.serve.records import Record, RecordLog, sha256
+from alimark.serve.records import Record, RecordLog
 from alimark.serve.settings import Settings, read_settings
 
 

@@ -80,7 +80,9 @@ def rewrite(
     rewritten text has to be longer than a generated text to be detected.
     """
     from alimark.core.generation.settings import candidates_for
+    from alimark.core.keys.key import Key
     from alimark.core.rewriting.settings import DEFAULT_REWRITES, RewriteSettings
+    from alimark.core.schemes.alimark import AliMark
 
     if (file is None) == (input_file is None):
         raise AlimarkError("name a text file (- for standard input), or give --input and --output")
@@ -91,20 +93,13 @@ def rewrite(
     text = "" if file is None else read_text(file)
     if file is not None and not text.strip():
         raise AlimarkError("the text is empty; there is nothing to rewrite")
-    mark = _load_mark(key, payload)
+    loaded = Key.load(key).carrying(payload)
+    mark = AliMark(loaded, embedder=loading.load_embedder(loaded.embedder))
     if input_file is not None and output is not None:
         _rewrite_many(mark, llm, input_file, output, settings, seed, as_json)
     else:
         rewriting = _rewrite_one(mark, llm, text, settings, seed)
         _print_rewriting(rewriting, _proof(mark, rewriting), file or "", as_json)
-
-
-def _load_mark(path: Path, payload: int | None) -> AliMark:
-    from alimark.core.keys.key import Key
-    from alimark.core.schemes.alimark import AliMark
-
-    key = Key.load(path).carrying(payload)
-    return AliMark(key, embedder=loading.load_embedder(key.embedder))
 
 
 def _rewrite_one(mark: AliMark, llm_name: str, text: str, settings: RewriteSettings, seed: int | None) -> Rewriting:

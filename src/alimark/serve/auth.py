@@ -75,7 +75,7 @@ class Tokens:
 
     def find(self, secret: str) -> Token | None:
         """Returns the active token with this secret."""
-        return self._by_hash.get(_hash(secret))
+        return self._by_hash.get(sha256(secret))
 
     def all(self) -> list[Token]:
         """Returns all active tokens, oldest first."""
@@ -90,7 +90,7 @@ class Tokens:
         check_labels(tenant=tenant, name=name)
         secret = f"alm_{secrets.token_urlsafe(32)}"
         token = Token(f"tk{secrets.token_hex(6)}", wanted, tenant, name, time.time())
-        row = asdict(token) | {"hash": _hash(secret), "roles": " ".join(token.roles)}
+        row = asdict(token) | {"hash": sha256(secret), "roles": " ".join(token.roles)}
         self._store.do(lambda db: db.insert("tokens", row))
         self.reload()
         return token, secret
@@ -106,8 +106,9 @@ class Tokens:
         return is_active
 
 
-def _hash(secret: str) -> str:
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+def sha256(text: str) -> str:
+    """Returns the SHA-256 of a text in hexadecimal."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass

@@ -39,7 +39,7 @@ class Readiness:
         problem = "the database does not accept records"
         try:
             async with asyncio.timeout(SECONDS):
-                await asyncio.wrap_future(self._store.submit(self._records.probe()))
+                await asyncio.wrap_future(self._store.submit(self._records.probe))
             problem = "detection does not work"
             async with asyncio.timeout(SECONDS):
                 check = Check(_TEXT, (self._ring.detecting("")[0],), _SETTINGS)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.errors import AlimarkError
-from alimark.serve.auth import Token
+from alimark.serve.auth import Token, sha256
 from alimark.serve.database import Connection, Job, Row, Store
 
 _PAGE = 1000
@@ -38,11 +37,6 @@ class Record:
     text: str | None = None
     id: str = field(default_factory=lambda: "re" + secrets.token_hex(12))
     at: float = field(default_factory=time.time)
-
-
-def sha256(text: str) -> str:
-    """Returns the SHA-256 of a text in hexadecimal."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def of_detection(detection: AlignedDetection, text: str, token: Token) -> Record:
@@ -80,9 +74,9 @@ class RecordLog:
 
     def writing(self, records: Sequence[Record]) -> Job[None]:
         """Returns a job that writes records; a record whose id exists already is not changed."""
-        kept = [record if self._keep_text else replace(record, text=None) for record in records]
         rows = [
-            asdict(record) | {"details": json.dumps(record.details), "text": _storable(record.text)} for record in kept
+            asdict(record) | {"details": json.dumps(record.details), "text": self._storable(record.text)}
+            for record in records
         ]
 
         def job(connection: Connection) -> None:
@@ -91,16 +85,17 @@ class RecordLog:
 
         return job
 
-    def probe(self) -> Job[None]:
-        """Returns a job that writes a record and deletes it, which fails where records cannot be written."""
+    def _storable(self, text: str | None) -> str | None:
+        # PostgreSQL cannot store NUL. The hash in the record is that of the original text.
+        if text is None or not self._keep_text:
+            return None
+        return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+    def probe(self, connection: Connection) -> None:
+        """A job that writes a record and deletes it, which fails where records cannot be written."""
         record = Record("probe", "", "", "", "", None)
-        write = self.writing([record])
-
-        def job(connection: Connection) -> None:
-            write(connection)
-            connection.execute("DELETE FROM records WHERE id = ?", (record.id,))
-
-        return job
+        self.writing([record])(connection)
+        connection.execute("DELETE FROM records WHERE id = ?", (record.id,))
 
     def export(self, since: float = 0.0) -> Iterator[str]:
         """Yields all records since a time as JSONL, oldest first, one page at a time."""
@@ -143,8 +138,3 @@ def _line(row: Row) -> str:
     """Returns a row of the table as a line of JSONL."""
     content = {name: value for name, value in row.items() if value is not None and name != "number"}
     return json.dumps(content | {"details": json.loads(row["details"])}, ensure_ascii=False) + "\n"
-
-
-def _storable(text: str | None) -> str | None:
-    # PostgreSQL cannot store NUL. The hash in the record is that of the original text.
-    return None if text is None else text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

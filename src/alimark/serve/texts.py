@@ -111,20 +111,16 @@ class Texts:
         return text
 
     def _make_settings(self) -> GenerationSettings:
-        body, limits, default = self.body, self.service.settings, Sampling()
+        body, limits = self.body, self.service.settings
         if body.sentences and body.sentences > limits.max_sentences:
             message = f"A text may have at most {limits.max_sentences} sentences. Ask for fewer."
             raise ApiError(413, "too_long", message, param="sentences")
         # An answer ends where the model ends it, and a text with a number of tokens where it has them.
         bounded = self.body.chat or body.most_tokens is not None
         sentences = body.sentences or (limits.max_sentences if bounded else min(limits.sentences, limits.max_sentences))
-        sampling = Sampling(
-            default.temperature if body.temperature is None else body.temperature,
-            default.top_p if body.top_p is None else body.top_p,
-            default.repetition_penalty,
-            # A completion with a number of sentences is written on until it has them.
-            may_end=self.body.chat or not body.sentences,
-        )
+        given = {name: value for name in ("temperature", "top_p") if (value := getattr(body, name)) is not None}
+        # A completion with a number of sentences is written on until it has them.
+        sampling = Sampling(**given, may_end=self.body.chat or not body.sentences)
         style: PromptStyle = "chat" if self.body.chat else "continue"
         first = max(_LEAST_FIRST, limits.candidates // 4) if self._begins_chat else None
         return GenerationSettings(sentences, limits.candidates, sampling, prompt_style=style, first_candidates=first)

@@ -11,12 +11,12 @@ from services import Running, serving
 
 pytest.importorskip("fastapi")
 
-from alimark.serve import health
+from alimark.serve import service
 
 
 @pytest.fixture(autouse=True)
 def no_old_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "_KEPT", 0.0)
+    monkeypatch.setattr(service, "_HEALTH_KEPT", 0.0)
 
 
 def statuses(running: Running) -> tuple[int, int, int]:
@@ -66,8 +66,7 @@ def test_not_ready_if_detection_fails(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_lock_does_not_make_it_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "SECONDS", 0.3)
-    monkeypatch.setattr("alimark.serve.api.HEALTH_SECONDS", 0.3)
+    monkeypatch.setattr(service, "HEALTH_SECONDS", 0.3)
     with serving(tmp_path) as running, running.client(None) as client:
         other = sqlite3.connect(tmp_path / "alimark.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import Depends, Request
 
 from alimark.core._util.work import TimedFuture
+from alimark.core.detection.settings import DetectionSettings
 from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.loading import load_embedder
 from alimark.core.keys.key import Key
@@ -18,13 +20,13 @@ from alimark.core.llm import load_llm
 from alimark.core.llm.base import LLM, ForwardsRequests
 from alimark.errors import AlimarkError
 from alimark.serve.auth import Allowance, Role, Token, Tokens
-from alimark.serve.checking import Checker
+from alimark.serve.checking import Check, Checker
 from alimark.serve.database import DatabaseError, Store
 from alimark.serve.errors import ApiError
-from alimark.serve.health import Readiness
 from alimark.serve.metrics import Metrics
+from alimark.serve.places import QueueFull
 from alimark.serve.records import Record, RecordLog
-from alimark.serve.ring import Ring
+from alimark.serve.ring import NoKey, Ring
 from alimark.serve.settings import Settings
 from alimark.serve.writing import Writers
 
@@ -36,21 +38,23 @@ _REFRESH = 5.0
 """Seconds between reading the tokens and keys that other processes changed."""
 _PRUNE = 3600.0
 """Seconds between deletions of old records."""
+HEALTH_SECONDS = 5.0
+"""The time within which each part of a health check has to answer: a locked database must not make the check hang."""
+_HEALTH_KEPT = 2.0
+"""Seconds for which the answer of the readiness check is used again, because anyone may ask without a token."""
+_HEALTH_TEXT = "The keeper lit the lamp before dinner. A visitor lost an old map on Friday."
 
 
 class Service:
     """The shared state of one app, which closes it at its end. `llm` and `embedder` load models by their names."""
 
     def __init__(
-        self,
-        settings: Settings,
-        *,
-        llm: Callable[[str], LLM] = load_llm,
-        embedder: Callable[[str], Embedder] = load_embedder,
-    ) -> None:
+        self, settings: Settings, *, llm: Callable[[str], LLM] = load_llm, embedder: Callable[[str], Embedder] = load_embedder
+    ) -> None:  # fmt: skip
         self.settings = settings
         self.draining = False
         """Whether the service is about to stop: it still answers requests but says that it is not ready for more."""
+        self._checking, self._problem, self._checked = asyncio.Lock(), "", float("-inf")
         self._load_llm, self._load_embedder = llm, embedder
         self._loading, self._loading_llm = threading.Lock(), threading.Lock()
         self._embedders: dict[str, Embedder] = {}
@@ -68,7 +72,6 @@ class Service:
                 "with an OpenAI-compatible server (llama.cpp, or an address openai:http://...)"
             )
         self.checker = Checker(self.embedder_of, most=settings.detect_queue, max_work=settings.max_work)
-        self.readiness = Readiness(self.store, self.records, self.ring, self.checker)
         self.writers = Writers(self.llm, self._rewriter, self.embedder_of, most=settings.write_queue)
         self.metrics.watch("alimark_texts_waiting", "Texts that wait for detection.", lambda: self.checker.under_way)
         self.metrics.watch("alimark_texts_under_way", "Texts being written.", lambda: self.writers.under_way)
@@ -119,7 +122,6 @@ class Service:
     def warm_up(self) -> None:
         """Compiles the detection kernels and loads the embedder, so that the first request need not wait for it."""
         from alimark.core.detection.pipeline import warm_up
-        from alimark.core.detection.settings import DetectionSettings
 
         warm_up(Key.generate(embedder=self.embedder(self.settings.embedder)), DetectionSettings())
 
@@ -145,6 +147,41 @@ class Service:
             raise
         except AlimarkError as error:  # the clock may be wrong
             log.warning("old records were not deleted", extra={"reason": str(error)})
+
+    async def database_answers(self) -> bool:
+        """Returns whether the database can be read."""
+        try:
+            async with asyncio.timeout(HEALTH_SECONDS):
+                await asyncio.wrap_future(self.store.submit(lambda db: db.execute("SELECT 1 AS number")))
+        except (AlimarkError, TimeoutError):
+            return False
+        return True
+
+    async def problem(self) -> str:
+        """Returns why the service is not ready, in words that tell nothing about keys or texts; empty if all works.
+
+        Requests that arrive during a check share its answer.
+        """
+        async with self._checking:
+            if time.monotonic() - self._checked >= _HEALTH_KEPT:
+                self._problem, self._checked = await self._find_problem(), time.monotonic()
+        return self._problem
+
+    async def _find_problem(self) -> str:
+        problem = "the database does not accept records"
+        try:
+            async with asyncio.timeout(HEALTH_SECONDS):
+                await asyncio.wrap_future(self.store.submit(self.records.probe))
+            problem = "detection does not work"
+            async with asyncio.timeout(HEALTH_SECONDS):
+                check = Check(_HEALTH_TEXT, (self.ring.detecting("")[0],), DetectionSettings(draws=100))
+                [future] = self.checker.submit("", [check], lambda _, answer: answer)
+                await asyncio.wrap_future(future)
+        except (QueueFull, NoKey):
+            return ""  # the service is busy, or waits for its first key
+        except Exception:  # any failure, a timeout as well, means that requests fail
+            return problem
+        return ""
 
     async def save(self, records: Sequence[Record]) -> None:
         """Writes records and returns after the commit; a response is sent only then."""

@@ -64,10 +64,10 @@ class Transformers:
         self._tokenizer, self._model = load(source, getattr(torch, kind))
         self._model.to(self._device).eval()
         self._add_bos = add_bos
-        ends = _end_ids(self._tokenizer, self._model)
-        self._vocabulary = Vocabulary(self._tokenizer, ends, self._model.get_output_embeddings().weight.shape[0])
+        self._ends = _end_ids(self._tokenizer, self._model)
+        self._vocabulary = Vocabulary(self._tokenizer, self._ends, self._model.get_output_embeddings().weight.shape[0])
         # A model that must not end its message would begin the next one instead, so no control token is sampled.
-        special = ends | set(self._tokenizer.all_special_ids)
+        special = self._ends | set(self._tokenizer.all_special_ids)
         control = sorted(token for token in special if token < self._vocabulary.size)
         self._control = torch.tensor(control, dtype=torch.long, device=self._device)
         self._layout = prepare(self._model, self.name)
@@ -80,7 +80,7 @@ class Transformers:
 
     def torch_model(self) -> TorchModel:
         """The model itself; see `OffersTorchModel`."""
-        return TorchModel(self._tokenizer, self._model, self._add_bos)
+        return TorchModel(self._tokenizer, self._model, self._ends, self._control)
 
     def __repr__(self) -> str:
         return f"<Transformers {self.name} on {self._device}>"
@@ -101,9 +101,10 @@ class Transformers:
 
     def count_tokens(self, request: Request) -> int:
         """Count the tokens of the request as the model reads it, chat template included."""
-        return len(self._ids(request))
+        return len(self.token_ids(request))
 
-    def _ids(self, request: Request) -> list[int]:
+    def token_ids(self, request: Request) -> list[int]:
+        """The tokens of the request as the model reads it, chat template included."""
         ids: list[int]
         if request.messages:
             text = self._chat(request.messages) + request.context
@@ -115,7 +116,7 @@ class Transformers:
     def _prompt(self, request: Request, sampling: Sampling) -> list[int]:
         context_tokens = getattr(self._model.config, "max_position_embeddings", None)
         return checked_prompt(
-            self._ids(request), sampling.max_tokens, context_tokens, "use a model with a longer context"
+            self.token_ids(request), sampling.max_tokens, context_tokens, "use a model with a longer context"
         )
 
     def _chat(self, messages: Sequence[Message]) -> str:

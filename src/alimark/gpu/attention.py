@@ -104,20 +104,14 @@ class PrefillCache:
         visible = self._all_positions <= self._positions[:, :, None]
         if call.window is not None:
             visible &= self._all_positions > self._positions[:, :, None] - call.window
-        query = call.query
+        query, groups = call.query, call.query.shape[1] // keys.shape[1]
         if call.softcap is None:
             output: torch.Tensor = F.scaled_dot_product_attention(
-                query,
-                keys,
-                values,
-                attn_mask=visible[:, None],
-                scale=call.scale,
-                enable_gqa=query.shape[1] != keys.shape[1],
+                query, keys, values, attn_mask=visible[:, None], scale=call.scale, enable_gqa=groups > 1
             )
             return output.transpose(1, 2)
-        groups = query.shape[1] // keys.shape[1]
         keys, values = (part.repeat_interleave(groups, dim=1) for part in (keys, values))
-        scores = torch.tanh(query @ keys.transpose(2, 3) * (call.scale / call.softcap)) * call.softcap
+        scores = capped(query @ keys.transpose(2, 3) * call.scale, call.softcap)
         weights = scores.masked_fill(~visible[:, None], -torch.inf).softmax(dim=3, dtype=torch.float32)
         output = weights.to(values.dtype) @ values
         return output.transpose(1, 2)
@@ -153,32 +147,6 @@ def pad_right(contexts: Sequence[Sequence[int]]) -> list[list[int]]:
     return [[*ids, *[ids[0]] * (width - len(ids))] for ids in contexts]
 
 
-def decode_logits(
-    model: PreTrainedModel, tokens: torch.Tensor, positions: torch.Tensor, kv_cache: KVCache
-) -> torch.Tensor:
-    """The logits of one decode step: each sequence's last token, at its position."""
-    output = model(tokens[:, None], position_ids=positions[:, None], use_cache=False, kv_cache=kv_cache)
-    logits: torch.Tensor = output.logits[:, -1]
-    return logits
-
-
 def capped(scores: torch.Tensor, softcap: float | None) -> torch.Tensor:
+    """The scores within the bound that some models set them."""
     return scores if softcap is None else torch.tanh(scores / softcap) * softcap
-
-
-def hidden_positions(
-    context_positions: torch.Tensor,
-    own_positions: torch.Tensor,
-    lengths: torch.Tensor,
-    steps: torch.Tensor,
-    window: int | None,
-) -> torch.Tensor:
-    """The positions that a sequence does not see: (sequences, context positions + own positions).
-
-    lengths: tokens of each sequence's context, (sequences, 1). steps: position of its last token among its own, (sequences, 1).
-    """
-    context, own = context_positions >= lengths, own_positions > steps
-    if window is not None:
-        context = context | (context_positions <= lengths + steps - window)
-        own = own | (own_positions <= steps - window)
-    return torch.cat([context, own], dim=1)

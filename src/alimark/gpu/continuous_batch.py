@@ -21,15 +21,7 @@ from numpy.typing import NDArray
 
 from alimark.core.embedding.cuda_graphs import record
 from alimark.core.llm.base import Sampling
-from alimark.gpu.attention import (
-    AttentionCall,
-    capped,
-    decode_logits,
-    hidden_positions,
-    pad_left,
-    pad_right,
-    prefill,
-)
+from alimark.gpu.attention import AttentionCall, capped, pad_left, pad_right, prefill
 from alimark.gpu.kv_cache import KVLayout
 from alimark.gpu.sampling import MIN_REJECTION_TOP_P, choose, scores, tries_for, uniform_numbers
 
@@ -229,7 +221,9 @@ class ContinuousBatch:
         step = self._step[: self._live]
         tokens = self._sampled[: self._live].gather(1, step[:, None])[:, 0]
         positions = self._context_lengths[self._context_of[: self._live]] + step
-        return decode_logits(self._model, tokens, positions, self)
+        output = self._model(tokens[:, None], position_ids=positions[:, None], use_cache=False, kv_cache=self)
+        logits: torch.Tensor = output.logits[:, -1]
+        return logits
 
     def append(self, tokens: torch.Tensor) -> None:
         """Append one token to each sequence."""
@@ -300,9 +294,11 @@ class ContinuousBatch:
     def _hidden(self, window: int | None, tokens: int, steps: int) -> torch.Tensor:
         """The positions that each slot does not see, computed once a step for all layers with this window."""
         if window not in self._masks:
-            lengths = self._context_lengths[self._context_of[: self._live], None]
-            step = self._step[: self._live, None]
-            hidden = hidden_positions(self._positions[:tokens], self._positions[:steps], lengths, step, window)
+            context, own = self._positions[:tokens], self._positions[:steps]
+            lengths, step = self._context_lengths[self._context_of[: self._live], None], self._step[: self._live, None]
+            hidden = torch.cat([context >= lengths, own > step], dim=1)
+            if window is not None:
+                hidden |= torch.cat([context <= lengths + step - window, own <= step - window], dim=1)
             self._masks[window] = hidden[:, None, None]
         return self._masks[window]
 

@@ -6,24 +6,22 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from queue import Empty, SimpleQueue
-from typing import Generic, TypeVar
+from typing import Any
 
 from alimark.core.llm.base import StopCondition
 from alimark.core.text.workers import worker_count
 from alimark.gpu.sequences import Over, SequenceTexts, Snapshot
 
-_Owner = TypeVar("_Owner")
-"""What a text belongs to; its answer comes back with it."""
-
-_Asked = list[tuple[_Owner, Snapshot]]
-_Answer = tuple[_Asked[_Owner], list[Over | None] | Exception]
-_Question = tuple[SequenceTexts, _Asked[_Owner], SimpleQueue[_Answer[_Owner]]]
+_Asked = list[tuple[Any, Snapshot]]
+"""Texts, each with what it belongs to, which comes back with its answer."""
+_Answer = tuple[_Asked, list[Over | None] | Exception]
+_Question = tuple[SequenceTexts, _Asked, SimpleQueue[_Answer]]
 """Texts to read, and where the answer goes."""
 
 _TOGETHER = 24  # texts of one call: few enough for all threads to have some, enough to be worth the call
 
 
-class Readers(Generic[_Owner]):
+class Readers:
     """Reads texts in other threads, while one thread asks and takes the answers.
 
     Where there are worker processes, they do most of the reading. The threads are daemons: a pool of `concurrent.futures` would
@@ -31,7 +29,7 @@ class Readers(Generic[_Owner]):
     """
 
     def __init__(self) -> None:
-        self._questions: SimpleQueue[_Question[_Owner] | None] = SimpleQueue()
+        self._questions: SimpleQueue[_Question | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self.close = weakref.finalize(self, _end, self._questions, self._threads)
         """Ends the threads after what they are reading, which also happens once the object is no longer used."""
@@ -39,12 +37,12 @@ class Readers(Generic[_Owner]):
 
     def forget(self) -> None:
         """Drop all answers, those that are still to come included."""
-        self._answers: SimpleQueue[_Answer[_Owner]] = SimpleQueue()
+        self._answers: SimpleQueue[_Answer] = SimpleQueue()
         self.open_calls = 0
 
-    def read(self, texts: SequenceTexts, snapshots: Sequence[tuple[_Owner, Snapshot]]) -> None:
+    def read(self, texts: SequenceTexts, snapshots: Sequence[tuple[Any, Snapshot]]) -> None:
         """Begin to read texts."""
-        by_condition: dict[StopCondition, list[tuple[_Owner, Snapshot]]] = {}
+        by_condition: dict[StopCondition, _Asked] = {}
         for owner, snapshot in snapshots:
             by_condition.setdefault(snapshot.stop, []).append((owner, snapshot))
         for group in by_condition.values():
@@ -57,7 +55,7 @@ class Readers(Generic[_Owner]):
                 self._threads.append(thread)
                 thread.start()
 
-    def answers(self, *, wait: bool) -> Iterator[tuple[_Owner, Over | None]]:
+    def answers(self, *, wait: bool) -> Iterator[tuple[Any, Over | None]]:
         """The answers that have come; with `wait`, at least those of one call, if any is open."""
         while self.open_calls:
             try:
@@ -71,12 +69,12 @@ class Readers(Generic[_Owner]):
             yield from zip([owner for owner, _ in asked], found, strict=True)
 
 
-def _end(questions: SimpleQueue[_Question[_Owner] | None], threads: Sequence[threading.Thread]) -> None:
+def _end(questions: SimpleQueue[_Question | None], threads: Sequence[threading.Thread]) -> None:
     for _ in threads:
         questions.put(None)
 
 
-def _answer(questions: SimpleQueue[_Question[_Owner] | None]) -> None:
+def _answer(questions: SimpleQueue[_Question | None]) -> None:
     """The work of one thread."""
     while (question := questions.get()) is not None:
         texts, asked, answers = question

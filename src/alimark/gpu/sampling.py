@@ -61,13 +61,6 @@ def scores(
     return token_scores
 
 
-def probabilities(
-    logits: torch.Tensor, seen: torch.Tensor, sampling: Sampling, control: torch.Tensor | None = None
-) -> torch.Tensor:
-    """The probability of every token before top-p."""
-    return torch.softmax(scores(logits, seen, sampling, control), dim=1)
-
-
 def choose(chances: torch.Tensor, top_p: float, numbers: torch.Tensor) -> torch.Tensor:
     """Sample one token for each row from the likeliest tokens that together have the probability `top_p`.
 
@@ -79,9 +72,8 @@ def choose(chances: torch.Tensor, top_p: float, numbers: torch.Tensor) -> torch.
     picks = _invert(chances, numbers)
     chosen, weights = picks[:, 0], chances.gather(1, picks)
     inside = _inside(chances, weights[:, 0], top_p)
-    if (
-        chances.is_cuda
-    ):  # a CUDA graph allows no shape that depends on data; an eighth of the rows is more than will fail
+    if chances.is_cuda:
+        # A CUDA graph allows no shape that depends on data. An eighth of the rows is more than will fail.
         rest = torch.topk((~inside).float(), max(min(64, len(inside)), len(inside) // 8), sorted=False).indices
     else:
         rest = (~inside).nonzero()[:, 0]

@@ -6,18 +6,15 @@ import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from inspect import signature
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alimark.core._util.json_types import JsonObject
+from alimark.core.embedding.base import Embedder
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
+from alimark.core.keys.fitted import Fitted
 from alimark.errors import AlimarkError
-
-if TYPE_CHECKING:
-    from alimark.core.embedding.base import Embedder
-    from alimark.core.keys.fitted import Fitted
 
 _BATCH = 8192
 

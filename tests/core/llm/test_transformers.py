@@ -45,6 +45,10 @@ def expected_law(logits: Any, history: Any, sampling: Sampling) -> Any:
     return torch.softmax(theirs.TopPLogitsWarper(sampling.top_p)(history, scores), dim=1)
 
 
+def probabilities(*of: Any) -> Any:
+    return torch.softmax(token_sampling.scores(*of), dim=1)
+
+
 @pytest.mark.parametrize("sampling", SETTINGS, ids=str)
 @pytest.mark.parametrize("spread", [0.1, 1.0, 5.0])
 def test_the_law_is_that_of_transformers_own_processors(sampling: Sampling, spread: float) -> None:
@@ -55,7 +59,7 @@ def test_the_law_is_that_of_transformers_own_processors(sampling: Sampling, spre
     expected = expected_law(logits, history, sampling)
 
     draws, tries = 20_000, token_sampling.tries_for(sampling.top_p)
-    chances = token_sampling.probabilities(logits.clone(), history, sampling)
+    chances = probabilities(logits.clone(), history, sampling)
     keys = torch.randint(-(2**62), 2**62, (draws,), generator=generator)
     numbers = token_sampling.uniform_numbers(keys, torch.tensor(3), tries)
     for row in range(2):
@@ -70,7 +74,7 @@ def test_the_law_of_a_large_vocabulary(tiny: Any) -> None:
     logits = torch.linspace(12, -12, 40_000)[None].repeat(2000, 1)
     numbers = token_sampling.uniform_numbers(torch.arange(2000), torch.tensor(0), token_sampling.tries_for(0.95))
     none = torch.zeros((2000, 1), dtype=torch.long)
-    tokens = token_sampling.choose(token_sampling.probabilities(logits, none, Sampling(1.0, 0.95, 1.0)), 0.95, numbers)
+    tokens = token_sampling.choose(probabilities(logits, none, Sampling(1.0, 0.95, 1.0)), 0.95, numbers)
     nucleus = int((torch.softmax(torch.linspace(12, -12, 40_000), 0).cumsum(0) < 0.95).sum()) + 1
     assert int(tokens.max()) < nucleus
     assert int(tokens.max()) > 0.9 * nucleus
@@ -128,7 +132,7 @@ def plain_draw(llm: Any, request: Request, number: int, sampling: Sampling) -> s
             with torch.inference_mode():
                 logits = llm._model(torch.tensor([ids]), use_cache=False).logits[:, -1]
             numbers = token_sampling.uniform_numbers(key, torch.tensor(step), token_sampling.tries_for(sampling.top_p))
-            chances = token_sampling.probabilities(logits.clone(), torch.tensor([ids]), sampling, llm._control)
+            chances = probabilities(logits.clone(), torch.tensor([ids]), sampling, llm._control)
             ids.append(int(token_sampling.choose(chances, sampling.top_p, numbers)))
     finally:
         llm._model.set_attn_implementation(attention.ATTENTION)

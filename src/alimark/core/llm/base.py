@@ -189,11 +189,15 @@ class CountsTokens(Protocol):
 
 
 class TorchModel(NamedTuple):
-    """A causal language model of transformers with its tokenizer, and a token that goes in front of prompts."""
+    """A causal language model of transformers with its tokenizer.
+
+    ends: the tokens with which the model ends a text. control: these and all other special tokens, as a tensor.
+    """
 
     tokenizer: Any
     model: Any
-    add_bos: int | None
+    ends: frozenset[int]
+    control: Any
 
 
 @runtime_checkable
@@ -205,6 +209,10 @@ class OffersTorchModel(Protocol):
 
     def torch_model(self) -> TorchModel:
         """The model itself."""
+        ...
+
+    def token_ids(self, request: Request) -> list[int]:
+        """The tokens of a request as the model reads it, chat template included."""
         ...
 
 

@@ -12,15 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
+from alimark.core._util.jsonl import Record
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Piece, join, pieces, splitter
+from alimark.core.llm.base import LLM
 from alimark.errors import AttackError
 from alimark.lab.attacks.checks import joined_flaw, sentence_flaw
-
-if TYPE_CHECKING:
-    from alimark.core._util.jsonl import Record
-    from alimark.core.llm.base import LLM
 
 PAPER_PRESET = "paper"
 """The name of the preset with which an attack does what the paper's public code does."""

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from alimark.core._util.jsonl import read_jsonl
+from alimark.core._util.jsonl import Record, read_jsonl
 from alimark.errors import RecordError
 from alimark.lab.attacks.base import Attack, Attacked, seed_for
-
-if TYPE_CHECKING:
-    from alimark.core._util.jsonl import Record
 
 _KEPT = ("prompt", "scheme", "key_id")
 """Fields that the record of an attack takes over from the record of the text."""

@@ -19,16 +19,14 @@ from functools import cached_property
 from heapq import nsmallest
 from itertools import islice
 from random import Random
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
+from alimark.core._util.jsonl import Record
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Piece, join, pieces, splitter
 from alimark.core.frozen.text.units import with_full_stop
 from alimark.core.text.language import WORDS
 from alimark.errors import AttackError
 from alimark.lab.attacks.base import TextAttack, join_without, setting
-
-if TYPE_CHECKING:
-    from alimark.core._util.jsonl import Record
 
 
 def number_to_change(rate: float, count: int) -> int:

@@ -8,7 +8,8 @@ The hash is not cryptographically secure: an attacker who can query many of its 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,19 +57,15 @@ def unit(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
     return np.asarray(((bits >> _11).astype(np.float64) + 0.5) * _SCALE)
 
 
+_mixed: Callable[[Any], Any] = kernel()(mix)
+
+
 @kernel()
 def hashed_pair(first: np.uint64, second: np.uint64, a: np.uint64, b: np.uint64) -> np.uint64:
     """`hashed` of two coordinates, for Numba kernels."""
-    x = first + (a + np.uint64(1)) * _GOLDEN
-    x = (x ^ (x >> _30)) * _FIRST
-    x = (x ^ (x >> _27)) * _SECOND
-    x = (x ^ (x >> _31)) + (b + np.uint64(1)) * _GOLDEN
-    x = (x ^ (x >> _30)) * _FIRST
-    x = (x ^ (x >> _27)) * _SECOND
-    x = (x ^ (x >> _31)) ^ second
-    x = (x ^ (x >> _30)) * _FIRST
-    x = (x ^ (x >> _27)) * _SECOND
-    return np.uint64(x ^ (x >> _31))
+    bits = _mixed(first + (a + np.uint64(1)) * _GOLDEN)
+    bits = _mixed(bits + (b + np.uint64(1)) * _GOLDEN)
+    return np.uint64(_mixed(bits ^ second))
 
 
 # The same on torch, which has only signed 64-bit integers: additions and multiplications wrap in the same way, and shifts are

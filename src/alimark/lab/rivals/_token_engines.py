@@ -17,10 +17,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, proxy
 
+from alimark.core.llm._shared import checked_prompt
 from alimark.core.llm.base import LLM, Message, OffersNextTokens, OffersTorchModel, Request, Sampling
-from alimark.errors import ContextFull, LLMError
+from alimark.errors import LLMError
 from alimark.lab.rivals.tokens import SAMPLE, TextTokenizer, fingerprint_of
 
 if TYPE_CHECKING:
@@ -41,37 +42,24 @@ class TokenEngine(ABC):
     ends: frozenset[int] = frozenset()
     """The tokens with which the model ends a text."""
 
-    def __init__(self, name: str, device: torch.device, most: int, room: int | None) -> None:
-        self.name, self.device = name, device
+    def __init__(
+        self, llm: OffersTorchModel | OffersNextTokens, device: torch.device, most: int, room: int | None
+    ) -> None:
+        self._llm, self.name, self.device = llm, llm.name, device
         self.lock = threading.Lock()  # held while a batch is generated
         self.most = most  # texts in a batch
         self._room = room
 
-    def prompt(self, text: str, chat: bool) -> list[int]:
-        """The tokens of a prompt; with `chat` inside the model's chat template."""
+    def prompt(self, text: str, chat: bool, tokens: int) -> list[int]:
+        """The tokens of a prompt, with `chat` inside the model's chat template, that leaves room for so many `tokens`."""
         # Tokens such as " The" begin with a blank; after a prompt that ends in one the model could not use them.
-        ids = self._chat_ids(text) if chat else self._ids(text.rstrip(" \t"))
-        if not ids:
-            raise LLMError("the prompt is empty; give at least a word to continue")
-        return ids
-
-    def check_room(self, ids: Sequence[int], tokens: int) -> None:
-        """Raises ContextFull where the model's context has no room for so many tokens after the prompt."""
-        if self._room is not None and len(ids) + tokens > self._room:
-            raise ContextFull(
-                f"{len(ids)} tokens of prompt leave no room for {tokens} more in the {self._room} that this model takes; write "
-                "less, use a model with a longer context, or load it with a larger context_tokens"
-            )
+        messages = (Message("user", text),) if chat else ()
+        ids = self._llm.token_ids(Request("" if chat else text.rstrip(" \t"), 1, 0, messages=messages))
+        return checked_prompt(ids, tokens, self._room, "load the model with a longer context")
 
     def text(self, before: Sequence[int], ids: Sequence[int]) -> str:
         """Decodes `ids` as the continuation of `before`."""
         return self._decoded([*before, *ids])[len(self._decoded(before)) :].rstrip("\ufffd")
-
-    @abstractmethod
-    def _ids(self, text: str) -> list[int]: ...
-
-    @abstractmethod
-    def _chat_ids(self, text: str) -> list[int]: ...
 
     @abstractmethod
     def _decoded(self, ids: Sequence[int]) -> str: ...
@@ -91,29 +79,12 @@ class CausalLM(TokenEngine):
     The weights are shared with that model; attention is computed by transformers.
     """
 
-    def __init__(self, tokenizer: Any, model: Any, *, name: str, add_bos: int | None = None) -> None:
-        import torch
-
-        super().__init__(name, model.device, 1024, getattr(model.config, "max_position_embeddings", None))
-        self.tokenizer, self.model, self._add_bos = tokenizer, model, add_bos
-        ends = model.generation_config.eos_token_id
-        ends = ends if isinstance(ends, list) else [ends]
-        size = model.get_output_embeddings().weight.shape[0]
-        self.ends = frozenset(end for end in (*ends, tokenizer.eos_token_id) if end is not None)
-        special = self.ends | set(tokenizer.all_special_ids)
-        self.control = torch.tensor(sorted(i for i in special if i < size), dtype=torch.long, device=self.device)
+    def __init__(self, llm: OffersTorchModel) -> None:
+        self.tokenizer, model, self.ends, self.control = llm.torch_model()
+        self.model = _plain(model)
+        # An engine is kept as long as its model is, and must not keep it itself.
+        super().__init__(proxy(llm), model.device, 1024, getattr(model.config, "max_position_embeddings", None))
         self._vocabulary = ""
-
-    def _ids(self, text: str, **options: bool) -> list[int]:
-        ids: list[int] = self.tokenizer(text, verbose=False, **options)["input_ids"]
-        return ids if self._add_bos is None or ids[:1] == [self._add_bos] else [self._add_bos, *ids]
-
-    def _chat_ids(self, text: str) -> list[int]:
-        if not self.tokenizer.chat_template:
-            raise LLMError(f"{self.name} has no chat template; use the prompt style `continue`, or a chat model")
-        messages = [{"role": "user", "content": text}]
-        laid_out = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return self._ids(laid_out, add_special_tokens=False)
 
     def _decoded(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
@@ -194,17 +165,12 @@ class TorchSource:
 class NextTokens(TokenEngine):
     """The engine of a language model that is asked token by token, such as one on llama.cpp."""
 
+    _llm: OffersNextTokens
+
     def __init__(self, llm: OffersNextTokens) -> None:
         import torch
 
-        super().__init__(llm.name, torch.device("cpu"), llm.parallel, llm.context_tokens)
-        self._llm = llm
-
-    def _ids(self, text: str) -> list[int]:
-        return self._llm.token_ids(Request(text, 1, 0))
-
-    def _chat_ids(self, text: str) -> list[int]:
-        return self._llm.token_ids(Request("", 1, 0, messages=(Message("user", text),)))
+        super().__init__(llm, torch.device("cpu"), llm.parallel, llm.context_tokens)
 
     def _decoded(self, ids: Sequence[int]) -> str:
         return self._llm.decode(ids)
@@ -285,8 +251,7 @@ def engine_of(llm: LLM) -> TokenEngine:
         )
     with _engines:
         if llm not in _causal:
-            tokenizer, model, add_bos = llm.torch_model()
-            _causal[llm] = CausalLM(tokenizer, _plain(model), name=llm.name, add_bos=add_bos)
+            _causal[llm] = CausalLM(llm)
         return _causal[llm]
 
 

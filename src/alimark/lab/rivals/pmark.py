@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,16 +20,13 @@ from alimark.core.detection.building import Statistic
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.candidates import FirstSentence, Text
 from alimark.core.generation.selection import Weight
+from alimark.core.generation.settings import GenerationSettings
 from alimark.core.keys.key import Key
-from alimark.core.llm.base import Request, Sampling
+from alimark.core.llm.base import LLM, Request, Sampling
 from alimark.core.llm.requests import answer_each
 from alimark.core.parameters import Presets, SchemeParameters
 from alimark.errors import ContextFull, KeyFileError, LLMError
 from alimark.lab.rivals.sentence import SentenceRival, count_z, null_z, orthonormal_rows, unit_rows, weights
-
-if TYPE_CHECKING:
-    from alimark.core.generation.settings import GenerationSettings
-    from alimark.core.llm.base import LLM
 
 Bits = NDArray[np.bool_]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +19,13 @@ from numpy.typing import NDArray
 from alimark.core._util.arrays import Floats
 from alimark.core.detection.building import Statistic
 from alimark.core.frozen.arithmetic import orthonormal
-from alimark.core.generation.selection import Weight
+from alimark.core.generation.selection import TextOrigin, Weight
+from alimark.core.generation.settings import GenerationSettings
 from alimark.core.keys.key import Key
+from alimark.core.llm.base import LLM
 from alimark.core.parameters import Presets, SchemeParameters
 from alimark.errors import KeyFileError
 from alimark.lab.rivals.sentence import SentenceRival, in_chunks, orthonormal_rows, too_short, unit_rows, weights
-
-if TYPE_CHECKING:
-    from alimark.core.generation.selection import TextOrigin
-    from alimark.core.generation.settings import GenerationSettings
-    from alimark.core.llm.base import LLM
 
 _KEYS_A_CHUNK = 256
 _NGRAM = 4

@@ -9,17 +9,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats
 from alimark.core.detection.building import Statistic
+from alimark.core.embedding.base import Embedder
 from alimark.core.frozen.arithmetic import halving_sum
 from alimark.core.generation.selection import Weight
+from alimark.core.generation.settings import GenerationSettings
 from alimark.core.keys.fitted import Fitted
 from alimark.core.keys.key import Key
+from alimark.core.llm.base import LLM
 from alimark.core.parameters import Presets, SchemeParameters
 from alimark.errors import AlimarkError, KeyFileError, KeyMismatch, MissingExtra
 from alimark.lab.learning import Sentences, embedded, sentences_of
@@ -33,11 +36,6 @@ from alimark.lab.rivals.sentence import (
     unit_rows,
     weights,
 )
-
-if TYPE_CHECKING:
-    from alimark.core.embedding.base import Embedder
-    from alimark.core.generation.settings import GenerationSettings
-    from alimark.core.llm.base import LLM
 
 
 @dataclass(frozen=True)

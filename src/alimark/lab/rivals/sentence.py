@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,18 +26,15 @@ from alimark.core.detection.results import Detection
 from alimark.core.detection.settings import MAX_SENTENCES
 from alimark.core.detection.stats.p_values import RandomKeys, significance_of
 from alimark.core.detection.timing import Clock
+from alimark.core.embedding.base import Embedder
 from alimark.core.frozen.arithmetic import orthonormal
 from alimark.core.frozen.text.normalising import normalise
-from alimark.core.generation.selection import Rule, Weight
+from alimark.core.generation.selection import Rule, TextOrigin, Weight
+from alimark.core.generation.settings import GenerationSettings
 from alimark.core.keys.key import Key
+from alimark.core.llm.base import LLM
 from alimark.core.schemes.base import SentenceWatermark
 from alimark.errors import AlimarkError, KeyMismatch
-
-if TYPE_CHECKING:
-    from alimark.core.embedding.base import Embedder
-    from alimark.core.generation.selection import TextOrigin
-    from alimark.core.generation.settings import GenerationSettings
-    from alimark.core.llm.base import LLM
 
 REJECTION_LIMIT = 100
 """The most draws for a sentence under rejection sampling."""

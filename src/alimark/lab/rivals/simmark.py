@@ -11,25 +11,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats
 from alimark.core.detection.building import Statistic
+from alimark.core.embedding.base import Embedder
 from alimark.core.generation.selection import Weight
+from alimark.core.generation.settings import GenerationSettings
 from alimark.core.keys.fitted import Fitted
 from alimark.core.keys.key import Key
+from alimark.core.llm.base import LLM
 from alimark.core.parameters import Presets, SchemeParameters
 from alimark.errors import AlimarkError, KeyFileError, KeyMismatch, MissingExtra
 from alimark.lab.learning import Sentences, embedded, sentences_of
 from alimark.lab.rivals.sentence import REJECTION_WAVE, SentenceRival, count_z, null_z, too_short, unit_rows
-
-if TYPE_CHECKING:
-    from alimark.core.embedding.base import Embedder
-    from alimark.core.generation.settings import GenerationSettings
-    from alimark.core.llm.base import LLM
 
 Array = NDArray[np.floating]
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,9 +24,13 @@ from alimark.core.detection.building import EmbedderIdentity, Statistic, build_d
 from alimark.core.detection.results import Detection
 from alimark.core.detection.stats.p_values import RandomKeys, significance_of
 from alimark.core.detection.timing import Clock
+from alimark.core.embedding.base import Embedder
 from alimark.core.frozen.text.splitting import splitter
+from alimark.core.generation.api import Finished, ManyProgress, Prompt
 from alimark.core.generation.results import Generation, MarkedSentence
 from alimark.core.generation.settings import GenerationSettings
+from alimark.core.keys.key import Key
+from alimark.core.llm.base import LLM
 from alimark.core.parameters import SchemeParameters
 from alimark.core.schemes.base import Watermark
 from alimark.errors import AlimarkError, KeyMismatch, LimitError, LLMError, TextError
@@ -34,12 +38,6 @@ from alimark.lab.rivals import _prf
 from alimark.lab.rivals._token_engines import TokenEngine, engine_of
 from alimark.lab.rivals._token_sampling import Batch, Marker, PerKey, most_tokens
 from alimark.lab.rivals.tokens import Ids, TextTokenizer, check_tokenizer, load_tokenizer
-
-if TYPE_CHECKING:
-    from alimark.core.embedding.base import Embedder
-    from alimark.core.generation.api import Finished, ManyProgress, Prompt
-    from alimark.core.keys.key import Key
-    from alimark.core.llm.base import LLM
 
 _BATCH = 32
 
@@ -197,8 +195,7 @@ def _job(number: int, prompt: Prompt, mark: TokenLevel, engine: TokenEngine, set
             f"key {mark.key.id} was made for the tokenizer of {mark.tokenizer.name}, but {engine.name} has another; make a key "
             "for it: alimark keygen --scheme NAME --set tokenizer=MODEL"
         )
-    ids = engine.prompt(prompt.text, settings.prompt_style == "chat")
-    engine.check_room(ids, most_tokens(settings))
+    ids = engine.prompt(prompt.text, settings.prompt_style == "chat", most_tokens(settings))
     seed = secrets.randbits(48) if prompt.seed is None else prompt.seed
     return _Prompted(number, prompt.text, ids, seed, mark)
 

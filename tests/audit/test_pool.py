@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import metadata
 from types import SimpleNamespace
 from typing import Any
@@ -49,7 +50,7 @@ def _named(ref: object) -> bool:
 
 def started(monkeypatch: pytest.MonkeyPatch, placed: float, ready: float) -> list[Any]:
     ray = Ray(placed, ready)
-    monkeypatch.setattr(pool, "_ray_library", lambda: ray)
+    monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setattr(pool, "time", SimpleNamespace(monotonic=lambda: ray.now))
     workers: pool.RayPool[str] = pool.RayPool([lambda **_: None], pool.Cluster(workers=1))
     workers.give("job")

@@ -10,7 +10,6 @@ import bz2
 import fnmatch
 import gzip
 import hashlib
-import importlib
 import io
 import json
 import zlib
@@ -18,7 +17,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 from fsspec.implementations.local import LocalFileSystem
@@ -92,17 +90,17 @@ class CorpusDocument:
         """The text in a field of the record, or the error that says why there is none."""
         if isinstance(self.record, RecordError):
             return self.record
-        text = self.record.get(field)
-        return (
-            text if isinstance(text, str) else RecordError(f"the record has no `{field}`, or one that is not a string")
-        )
+        if isinstance(text := self.record.get(field), str):
+            return text
+        return RecordError(f"the record has no `{field}`, or one that is not a string")
 
 
-def arrow() -> ModuleType:
+def arrow() -> Any:
     """The pyarrow library."""
     try:
-        importlib.import_module("pyarrow.parquet")
-        return importlib.import_module("pyarrow")
+        import pyarrow.parquet
+
+        return pyarrow
     except ImportError:
         raise MissingExtra("pyarrow", "ray") from None
 

@@ -6,7 +6,6 @@ has ended or its worker has died. A dead actor is replaced; the caller decides w
 
 from __future__ import annotations
 
-import importlib
 import logging
 import math
 import os
@@ -16,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
-from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from alimark.errors import AlimarkError, MissingExtra
@@ -78,22 +76,19 @@ class Cluster:
     """GPUs for each worker; by default one if the cluster has any, or a part of one where `workers` exceeds the GPUs."""
 
 
-def _ray_library() -> ModuleType:
-    # Usage statistics are not sent to the Ray project, unless the user has switched them on.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        return importlib.import_module("ray")
-    except ImportError:
-        raise MissingExtra("ray", "ray") from None
-
-
 class RayPool(Generic[PoolJob]):
     """A queue whose jobs are done by actors on a cluster, each with one worker. A dead actor is replaced."""
 
     def __init__(self, builders: list[Builder], cluster: Cluster) -> None:
         """`builders` is one builder for all workers, or one for each worker, such as for replicas at several addresses."""
-        self._ray = _ray_library()
-        self._joined = _join(self._ray, cluster)
+        # Usage statistics are not sent to the Ray project, unless the user has switched them on.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            import ray
+        except ImportError:
+            raise MissingExtra("ray", "ray") from None
+        self._ray: Any = ray
+        self._joined = _join(ray, cluster)
         resources = self._ray.cluster_resources()
         several = len(builders) if len(builders) > 1 else cluster.workers
         self._gpus = cluster.gpus if cluster.gpus is not None else _share_of_gpu(resources.get("GPU", 0.0), several)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -43,6 +43,8 @@ class JsonlSink:
         self._path = Path(audit.output)
         # With several keys, each document is answered by the likeliest: the file belongs to no single key.
         self._writer = JsonlWriter(self._path, key_id=audit.keys[0].id if len(audit.keys) == 1 else None)
+        self.answered = self._writer.done
+        """The ids of the documents that have an answer."""
         with ExitStack() as stack:
             stack.callback(self.close)
             # Before anything is added: the file has to hold answers of this release, one for each document.
@@ -67,10 +69,6 @@ class JsonlSink:
     def left(self, works: Sequence[WorkBlocks]) -> list[WorkBlocks]:
         """All units of work: the documents are read again, and those that have an answer are skipped."""
         return list(works)
-
-    def answered(self, document_id: str) -> bool:
-        """Whether an earlier run answered a document."""
-        return document_id in self._writer.done
 
     def identity(self, row: Record) -> Hashable:
         """What tells a document from all others."""
@@ -104,6 +102,8 @@ class JsonlSink:
 
 class ParquetSink:
     """Writes a Parquet file for each block into a folder on any file system. Workers of a cluster make their own."""
+
+    answered: Collection[str] = ()  # no document of a block that is not done has an answer
 
     def __init__(self, audit: Audit) -> None:
         self._fs, self._folder = file_system(audit.output)
@@ -181,10 +181,6 @@ class ParquetSink:
     def _path(self, work: WorkBlocks) -> str:
         [block] = work
         return f"{self._folder}/results/part-{block.name}.parquet"
-
-    def answered(self, document_id: str) -> bool:
-        """No document of a block that is not done has an answer."""
-        return False
 
     def identity(self, row: Record) -> Hashable:
         """What tells a document from all others."""

@@ -301,7 +301,7 @@ class Worker:
             if work.deepen:
                 if self._sink.identity(_place(document)) not in work.only:
                     continue
-            elif self._sink.answered(document.id):
+            elif document.id in self._sink.answered:
                 report.skipped += 1
                 continue
             batch.append(document)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -48,19 +47,12 @@ _MAX_TOKENS = 40
 """The most tokens of a candidate. A small model now and then writes endless sentences, for which the demo need not wait."""
 
 
-@dataclass(frozen=True)
-class DemoRow:
-    """A text by name, whether it carries the mark of the key it is searched with, and its detection."""
+class DemoRow(NamedTuple):
+    """A text by name, and its detection."""
 
     name: str
-    marked: bool
     text: str
     detection: AlignedDetection
-
-    @property
-    def right(self) -> bool:
-        """Whether the mark is found exactly where it is."""
-        return self.detection.verdict().found == self.marked
 
 
 Prompt = Annotated[str, typer.Option("-p", "--prompt", help="The text that the marked text continues.")]
@@ -108,12 +100,8 @@ def detect_all(mark: AliMark, other: AliMark, generation: Generation) -> list[De
     if translation := translated(generation.text):
         texts[TRANSLATED] = translation
     texts[HUMAN_ROW] = HUMAN
-    detections = mark.detect(list(texts.values()))
-    rows = [
-        DemoRow(name, name != HUMAN_ROW, text, detection)
-        for (name, text), detection in zip(texts.items(), detections, strict=True)
-    ]
-    return [*rows, DemoRow(OTHER_KEY, False, generation.text, other.detect(generation.text))]
+    rows = map(DemoRow, texts.keys(), texts.values(), mark.detect(list(texts.values())))
+    return [*rows, DemoRow(OTHER_KEY, generation.text, other.detect(generation.text))]
 
 
 def translated(text: str) -> str:

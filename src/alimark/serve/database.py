@@ -171,9 +171,8 @@ def migrate(connection: Connection) -> None:
         for step in MIGRATIONS[version:]:
             for statement in step:
                 connection.execute(statement.replace("{serial}", connection.serial))
-        if version < len(MIGRATIONS):
-            connection.execute("DELETE FROM schema_version")
-            connection.execute("INSERT INTO schema_version (version) VALUES (?)", (len(MIGRATIONS),))
+        connection.execute("DELETE FROM schema_version")
+        connection.execute("INSERT INTO schema_version (version) VALUES (?)", (len(MIGRATIONS),))
 
 
 # The worker thread

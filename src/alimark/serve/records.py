@@ -115,11 +115,10 @@ class RecordLog:
         before = now - days * 86400
 
         def job(connection: Connection) -> int:
-            rows = connection.execute("SELECT seen FROM clock") or connection.execute(
-                "SELECT MAX(at) AS seen FROM records"
+            [row] = connection.execute(
+                "SELECT COALESCE((SELECT seen FROM clock), (SELECT MAX(at) FROM records)) AS seen"
             )
-            seen = rows[0]["seen"]
-            step = 0.0 if seen is None else (now - seen) / 86400
+            step = 0.0 if row["seen"] is None else (now - row["seen"]) / 86400
             if step > MAX_CLOCK_STEP and not clock_is_right:
                 raise AlimarkError(
                     f"the clock is {step:,.0f} days later than when it was last read, so no record was deleted; correct it, or "

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core._util.work import TimedFuture
@@ -122,18 +123,12 @@ class Texts:
         # A completion with a number of sentences is written on until it has them.
         sampling = Sampling(**given, may_end=self.body.chat or not body.sentences)
         style: PromptStyle = "chat" if self.body.chat else "continue"
-        first = max(_LEAST_FIRST, limits.candidates // 4) if self._begins_chat else None
+        # Whoever asks the first question of a chat waits for the first sentence of the answer. Later questions get all
+        # candidates, so that a client who asks for one sentence at a time gets no weaker mark. Whether the answer is streamed
+        # makes no difference, so that the same seed gives the same text both ways.
+        is_first = self.body.chat and all(turn.role != "assistant" for _, turns in self.prompts for turn in turns)
+        first = max(_LEAST_FIRST, limits.candidates // 4) if is_first else None
         return GenerationSettings(sentences, limits.candidates, sampling, prompt_style=style, first_candidates=first)
-
-    @property
-    def _begins_chat(self) -> bool:
-        """Whether the request is the first question of a chat, whose reader waits for the first sentence of the answer.
-
-        Later questions get all candidates, so that a client who asks for one sentence at a time gets no weaker mark. Whether
-        the answer is streamed makes no difference, so that the same seed gives the same text both ways.
-        """
-        turns = [turn for _, turns in self.prompts for turn in turns]
-        return self.body.chat and all(turn.role != "assistant" for turn in turns)
 
     def _ending(self, prompt: str, turns: tuple[Message, ...]) -> Ending:
         """Returns where a text has to end; its tokens are counted as in `usage`."""
@@ -144,14 +139,11 @@ class Texts:
             context = text if turns else prompt + gap + text
             return count_tokens(llm, Request(context.rstrip(" \t"), 1, 0, messages=turns))
 
-        read: list[int] = []  # the tokens of the prompt, counted once, by the thread that writes the text
+        @cache  # the tokens of the prompt are counted once, by the thread that writes the text
+        def of_prompt() -> int:
+            return tokens("")
 
-        def written(text: str) -> int:
-            if not read:
-                read.append(tokens(""))
-            return tokens(text) - read[0]
-
-        return Ending(self.body.stops, self.body.most_tokens, written)
+        return Ending(self.body.stops, self.body.most_tokens, lambda text: tokens(text) - of_prompt())
 
     def _notify(self, place: int, text: str, matches: int) -> None:
         with suppress(RuntimeError):  # the event loop was closed, because the server has stopped
@@ -167,9 +159,8 @@ class Texts:
 
         def work() -> tuple[int | None, list[TimedFuture[Generation]]]:
             # The embedder may have to be loaded, and the number of sentences be simulated, where no table has it.
-            return SentencesNeeded.of(self.key)(SHORT_FPR), self.service.writers.write(
-                [text.session for text in self._texts]
-            )
+            sessions = [text.session for text in self._texts]
+            return SentencesNeeded.of(self.key)(SHORT_FPR), self.service.writers.write(sessions)
 
         self._needed, self._futures = await asyncio.to_thread(work)
         for place, future in enumerate(self._futures):

@@ -46,9 +46,7 @@ class Writers:
         key = sessions[0].key
         assert key is not None, "everything that is served is marked"
         scheduler = self._scheduler(self._embedder_of(key))
-        return self._texts.start(
-            sessions[0].owner, len(sessions), lambda: [scheduler.submit(session) for session in sessions]
-        )
+        return self._texts.start(sessions[0].owner, len(sessions), lambda: list(map(scheduler.submit, sessions)))
 
     def rewrite(
         self, text: str, key: Key, seed: int | None, settings: RewriteSettings, owner: str = ""

@@ -29,7 +29,6 @@ class Share:
     prompts: tuple[tuple[int, str, int | None, Sealed | None], ...]
     key: Sealed | None
     settings: GenerationSettings
-    batch: int | None
 
 
 class Writer:
@@ -44,16 +43,16 @@ class Writer:
         prompts = [Prompt(text, seed, None if key is None else key.open()) for _, text, seed, key in share.prompts]
         key = None if share.key is None else share.key.open()
         mark = None if key is None else load(key, embedder=self._embedder(key.embedder) if key.embedder else None)
-        for i, result in generate_many(mark, prompts, self._llm, share.settings, batch=share.batch):
+        for i, result in generate_many(mark, prompts, self._llm, share.settings):
             yield share.prompts[i][0], result
 
 
 class Replicas:
     """Writes texts on a cluster. The replicas are kept from call to call as long as the model is the same."""
 
-    def __init__(self, cluster: Cluster, llms: Sequence[str] | None = None, options: JsonObject | None = None) -> None:
+    def __init__(self, cluster: Cluster, llms: Sequence[str] | None = None) -> None:
         """`llms`: a model for each replica where they differ, such as HTTP addresses; otherwise `write` names the model."""
-        self._cluster, self._llms, self._options = cluster, list(llms or ()), dict(options or {})
+        self._cluster, self._llms = cluster, list(llms or ())
         self._pool: RayPool[Share] | None = None
         self._serves = ""
         self.deaths = 0
@@ -61,16 +60,16 @@ class Replicas:
 
     def write(
         self, prompts: Sequence[Prompt], key: Key | None, settings: GenerationSettings, *, llm: str = "",
-        options: JsonObject | None = None, batch: int | None = None,
+        options: JsonObject | None = None,
     ) -> Finished:  # fmt: skip
         """Yields each text with its prompt's number as soon as it is finished, or the error that ended it."""
-        pool = self._open(llm, self._options | dict(options or {}))
+        pool = self._open(llm, options or {})
         items = [
             (i, prompt.text, prompt.seed, None if prompt.key is None else Sealed(prompt.key))
             for i, prompt in enumerate(prompts)
         ]
         size = max(1, -(-len(items) // (_SHARES * pool.workers)))
-        first = Share((), None if key is None else Sealed(key), settings, batch)
+        first = Share((), None if key is None else Sealed(key), settings)
         for start in range(0, len(items), size):
             pool.give(replace(first, prompts=tuple(items[start : start + size])))
         finished: set[int] = set()

@@ -62,7 +62,7 @@ def quiet_ray(ray: bool = True) -> Iterator[None]:
 
 @contextmanager
 def replicas(
-    engine: str, address: str | None, count: int | None, llms: Sequence[str] = (), device: str | None = None
+    engine: str, address: str | None, count: int | None, llms: Sequence[str] = ()
 ) -> Iterator[Replicas | None]:
     """Starts replicas of a model for `--engine ray`; yields None for plain, where this process generates."""
     if not uses_ray(engine, address, count, "replicas"):
@@ -71,6 +71,5 @@ def replicas(
     from alimark.audit.pool import Cluster
     from alimark.audit.replicas import Replicas
 
-    options = {"device": device} if device else {}
-    with closing(Replicas(Cluster(address, count), llms if len(llms) > 1 else None, options)) as pool:
+    with closing(Replicas(Cluster(address, count), llms if len(llms) > 1 else None)) as pool:
         yield pool

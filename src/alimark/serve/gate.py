@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from alimark.errors import AlimarkError
 from alimark.serve.auth import Token
@@ -19,12 +20,6 @@ from alimark.serve.errors import ApiError, to_api_error
 from alimark.serve.service import Service
 
 log = logging.getLogger("alimark.serve")
-
-Message = MutableMapping[str, Any]  # the types of the ASGI specification
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -56,28 +51,25 @@ class RequestInfo:
 class Gate:
     """The middleware. Paths under /v1, and /metrics unless it is open, need a token."""
 
-    def __init__(self, app: App, *, service: Service) -> None:
+    def __init__(self, app: ASGIApp, *, service: Service) -> None:
         self._app, self._service = app, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
-        has_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+        headers = Headers(scope=scope)
+        has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
         info = RequestInfo(body_unread=has_body)
         scope.setdefault("state", {})["info"] = info
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
                 info.status = message["status"]
-                headers = list(message.get("headers", ()))
-                present = {name.lower() for name, _ in headers}
-                defaults = {**HEADERS, "x-request-id": info.id}
-                if info.body_unread:
-                    defaults["connection"] = "close"
-                headers += [(n.encode(), v.encode()) for n, v in defaults.items() if n.encode() not in present]
-                message["headers"] = headers
+                headers = MutableHeaders(scope=message)
+                ends = {"connection": "close"} if info.body_unread else {}
+                for name, value in {**HEADERS, "x-request-id": info.id, **ends}.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         try:
@@ -98,8 +90,8 @@ class Gate:
 
     def _admit(self, scope: Scope, info: RequestInfo) -> None:
         """Finds the token of a request and counts the request, or raises an ApiError."""
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        kind, _, secret = (given[0] if len(given) == 1 else b"").decode("latin-1").partition(" ")
+        given = Headers(scope=scope).getlist("authorization")
+        kind, _, secret = (given[0] if len(given) == 1 else "").partition(" ")
         info.token = self._service.tokens.find(secret.strip()) if kind.lower() == "bearer" else None
         if info.token is None:
             raise ApiError(

@@ -6,9 +6,9 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
 
 from alimark.core.generation.settings import DEFAULT_CANDIDATES, candidates_for
 from alimark.core.keys.key import DEFAULT_EMBEDDER
@@ -17,10 +17,6 @@ from alimark.errors import AlimarkError
 
 DATABASE_VARIABLE = "ALIMARK_DATABASE_URL"
 """Environment variable for the database address, which may contain a password that must not be on a command line."""
-
-Count = Annotated[int, Field(gt=0)]
-Positive = Annotated[float, Field(gt=0)]
-NotNegative = Annotated[float, Field(ge=0)]
 
 
 class Settings(BaseModel):
@@ -42,48 +38,48 @@ class Settings(BaseModel):
     """Database address, `postgresql://...`; if empty, an SQLite file in `data`."""
     keep_text: bool = False
     """Whether records contain the text itself in addition to its hash."""
-    retention_days: NotNegative = 0
+    retention_days: NonNegativeFloat = 0
     """Records older than this many days are deleted; 0 keeps all records."""
-    sentences: Count = 12
+    sentences: PositiveInt = 12
     """Length of a text, in sentences, if the request does not set one."""
-    candidates: Count = DEFAULT_CANDIDATES
+    candidates: PositiveInt = DEFAULT_CANDIDATES
     """Candidates for each sentence. Clients cannot change it: with a single candidate a text would have no watermark. A file or
     command line may give `strength` instead, the name of a number of candidates."""
-    least_temperature: Positive = 0.5
-    least_top_p: Positive = 0.5
+    least_temperature: PositiveFloat = 0.5
+    least_top_p: PositiveFloat = 0.5
     """Lower values are rejected: all candidates would be alike and the text would have no watermark."""
     unmarkable: Literal["refuse", "pass-on"] = "refuse"
     """What happens to a request that marked text cannot fulfil, such as one with tools: `refuse` it with the reason, or
     `pass-on` to the engine, whose answer is not marked and says so."""
-    max_body: Count = 4 * 2**20
+    max_body: PositiveInt = 4 * 2**20
     """Largest size of a request body, in bytes."""
-    max_text: Count = 200_000
+    max_text: PositiveInt = 200_000
     """Largest length of a text or prompt, in characters."""
-    max_texts: Count = 64
+    max_texts: PositiveInt = 64
     """Largest number of texts in a request."""
-    max_sentences: Count = 100
+    max_sentences: PositiveInt = 100
     """Largest number of sentences of a generated text."""
-    max_work: Positive = 120.0
+    max_work: PositiveFloat = 120.0
     """Largest CPU time of the detection of a text, in seconds, as it is estimated from the numbers of its sentences and of keys
     and from the false-positive rate."""
-    rate: NotNegative = 50.0
+    rate: NonNegativeFloat = 50.0
     """Average number of requests per second for each token; 0 for no limit."""
-    burst: Count = 200
+    burst: PositiveInt = 200
     """Number of requests that a token may send at once after a pause."""
-    concurrency: Count = 64
+    concurrency: PositiveInt = 64
     """Largest number of requests in progress for each token."""
-    detect_queue: Count = 256
+    detect_queue: PositiveInt = 256
     """Largest number of texts that wait for detection; further requests get status 429."""
-    write_queue: Count = 32
+    write_queue: PositiveInt = 32
     """Largest number of texts being written or waiting for it; further requests get status 429."""
-    timeout: Positive = 300.0
+    timeout: PositiveFloat = 300.0
     """Seconds after which a request is stopped."""
-    body_timeout: Positive = 30.0
+    body_timeout: PositiveFloat = 30.0
     """Seconds within which a request body must arrive."""
-    drain: NotNegative = 0.0
+    drain: NonNegativeFloat = 0.0
     """Seconds for which a stopping server still accepts requests while /readyz says that it is draining, so that a proxy can
     send new ones elsewhere."""
-    shutdown: NotNegative = 120.0
+    shutdown: NonNegativeFloat = 120.0
     """Seconds that a stopping server waits for the requests in progress."""
     payloads: dict[str, int] = {}
     """The number that marks carry, by token id, tenant or model: the first of these that is listed counts. Requests of others

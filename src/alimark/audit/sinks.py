@@ -251,14 +251,8 @@ def is_folder(output: str) -> bool:
 
 
 def _manifest(audit: Audit, sources: Sequence[DocumentFile]) -> Record:
-    return {
-        "version": VERSION,
-        "keys": sorted(key.id for key in audit.keys),
-        "settings": json.loads(json.dumps(asdict(audit.settings), default=str)),
-        "first_pass": audit.first_pass and asdict(audit.first_pass),
-        "text_field": audit.text_field,
-        "by": audit.by,
-        "max_document": audit.max_document,
-        "block_bytes": audit.block_bytes,
-        "files": {source.path: source.size for source in sources},
-    }
+    how = {"settings": asdict(audit.settings), "first_pass": audit.first_pass and asdict(audit.first_pass)}
+    asked = {name: getattr(audit, name) for name in ("text_field", "by", "max_document", "block_bytes")}
+    files = {source.path: source.size for source in sources}
+    keys = sorted(key.id for key in audit.keys)
+    return {"version": VERSION, "keys": keys, **json.loads(json.dumps(how, default=str)), **asked, "files": files}

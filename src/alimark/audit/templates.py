@@ -131,10 +131,7 @@ def effective_count(groups: Sequence[SharedText], documents: int) -> float:
 
 def _correlations(scores: Floats) -> Floats:
     """Correlations of ranks, which hold for scores of any distribution."""
-    ranks = scores.argsort(axis=1).argsort(axis=1).astype(float)
-    ranks -= ranks.mean(axis=1, keepdims=True)
-    ranks /= np.maximum(np.sqrt((ranks**2).sum(axis=1, keepdims=True)), 1e-12)
-    return np.asarray(ranks @ ranks.T)
+    return np.atleast_2d(np.corrcoef(scores.argsort(axis=1).argsort(axis=1)))
 
 
 def _random_p_values(scores: Floats) -> Floats:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
 import pytest
 from scipy import stats
 
 from alimark import AliMark, DetectionSettings, Key
-from alimark.audit.calibration import Embedded, binomial_interval, fresh_keys
-from fixed_texts import EMBEDDER, soft_key, written
+from alimark.audit.calibration import Embedded, binomial_interval
+from fixed_texts import EMBEDDER
 
 TEXTS = ["The lamp went out. Nobody saw it. A letter came.", "It rained. The lamp went out.", "A ship left. It rained."]
 
@@ -39,15 +37,3 @@ def test_binomial_interval_is_scipys(n: int, p: float) -> None:
     low, high = binomial_interval(n, p)
     expected = stats.binom.ppf([0.005, 0.995], n, p) / n
     assert (low, high) == pytest.approx(tuple(expected), abs=1e-12)
-
-
-def test_a_soft_key_is_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("secrets.token_bytes", random.Random(1).randbytes)  # one draw of keys, not chance's
-    texts = [" ".join(written(None, 4, seed=seed)) for seed in range(30)]
-    chosen = DetectionSettings(draws=99)
-    key = soft_key(0)
-    embedded = Embedded.of(texts, key, EMBEDDER, chosen)
-    values = fresh_keys(embedded, key, chosen, lambda n: None)
-    assert stats.kstest(values.p_randomised, "uniform").pvalue > 0.001
-    alone = AliMark(key, embedder=EMBEDDER).detect(texts[0], settings=chosen)
-    assert embedded.values(key, chosen).p[0] == pytest.approx(alone.p_value)

@@ -147,14 +147,6 @@ def test_a_damaged_page_fails_its_rows_and_no_others(tmp_path: Path) -> None:
     assert failed == list(range(20, 40))
 
 
-def test_a_damaged_gz_file_is_read_up_to_the_damage(tmp_path: Path) -> None:
-    whole = gzip.compress(b"".join(b'{"text": "Document %d."}\n' % i for i in range(200_000)))
-    (tmp_path / "docs.jsonl.gz").write_bytes(whole[: len(whole) // 2])
-    *read_back, last = documents(tmp_path / "docs.jsonl.gz")
-    assert len(texts(read_back)) > 1000
-    assert isinstance(last.record, RecordError)
-
-
 def test_a_value_that_is_not_text_fails_its_row_alone(tmp_path: Path) -> None:
     bad = pyarrow.array([b"One.", b"\xff\xfe", b"Three."]).cast(pyarrow.string(), safe=False)
     parquet.write_table(pyarrow.table({"text": bad}), tmp_path / "docs.parquet")

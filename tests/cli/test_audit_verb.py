@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import alimark
-import alimark.core.detection.preparing
-import alimark.core.embedding.loading
-import alimark.core.llm
 from alimark import Key
 from alimark.cli.demo import HUMAN
-from alimark.core.frozen.text.normalising import Normalised
 from alimark.testing import StandInEmbedder
 from commands import Run
 
@@ -63,54 +57,6 @@ def test_resumes_behind_a_half_written_line(run: Run, key_file: Path, marked_fil
     output.write_bytes(whole[:-25])
     run("audit", "-k", key_file, "--input", source, "--output", output)
     assert output.read_bytes() == whole
-
-
-def test_repeated_ids_and_odd_numbers(run: Run, key_file: Path, tmp_path: Path) -> None:
-    source, output = tmp_path / "docs.jsonl", tmp_path / "found.jsonl"
-    lines = [
-        '{"id": 1, "text": "One here."}',
-        '{"id": 1, "text": "Another here."}',
-        '{"id": 2, "text": "Three.", "x": NaN}',
-        "{}",
-        "{}",
-    ]
-    source.write_text("\n".join(lines))
-    for documents_now in (5, 0):
-        done = run("audit", "-k", key_file, "--input", source, "--output", output, "--json")
-        assert done.status == 0, done.err
-        assert json.loads(done.out)["documents_now"] == documents_now
-    ids = [json.loads(line)["id"] for line in output.read_text().splitlines()]
-    assert ids[:2] == ["1", "1#2"]
-    assert ids[2].startswith(f"{source}@")
-    assert len(set(ids)) == 5
-
-
-def test_enough_draws_for_one_marked_document_among_many(
-    run: Run, key_file: Path, marked_file: Path, tmp_path: Path
-) -> None:
-    source, output = tmp_path / "docs.jsonl", tmp_path / "found.jsonl"
-    texts = [marked_file.read_text(), *(f"Here is text {i}. It has {i} words." for i in range(150))]
-    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    done = run("audit", "-k", key_file, "--input", source, "--output", output, "--json")
-    assert json.loads(done.out)["found_at_fdr"] >= 1
-
-
-def test_an_unexpected_fault_is_one_documents_fault(
-    run: Run, key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = alimark.core.detection.preparing.split
-
-    def brittle(text: Normalised, *rest: Any) -> Any:
-        if "poison" in text.text:
-            raise ZeroDivisionError("never thought of")
-        return real(text, *rest)
-
-    monkeypatch.setattr(alimark.core.detection.preparing, "split", brittle)
-    source, output = tmp_path / "docs.jsonl", tmp_path / "found.jsonl"
-    source.write_text('{"id": 1, "text": "Good."}\n{"id": 2, "text": "poison"}\n{"id": 3, "text": "Good too."}\n')
-    assert run("audit", "-k", key_file, "--input", source, "--output", output).status == 0
-    failed = [json.loads(line).get("failed", False) for line in output.read_text().splitlines()]
-    assert failed == [False, True, False]
 
 
 def test_another_key_or_the_input_itself_as_output(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:

@@ -126,10 +126,7 @@ def test_a_partial_folder_is_reported(run: Run, tmp_path: Path, monkeypatch: pyt
         (["run", "nosuch.toml"], "nosuch.toml"),
         (["run", "one.toml", "--set", "data.sets=['nosuch']"], "no data set is named"),
         (["run", "one.toml", "--set", "attack.0.rate=7"], "between 0 and 1"),
-        (
-            ["run", "one.toml", "--set", "watermark.generate.candidats=4"],
-            "has no setting candidats; it has: candidates,",
-        ),
+        (["run", "one.toml", "--set", "watermark.generate.candidats=4"], "no setting candidats; it has: candidates,"),
         (["run", "one.toml", "--set", "watermark.generate.candidates=0"], "candidates"),
         (["report", "."], "holds no results"),
     ],

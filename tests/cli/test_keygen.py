@@ -63,17 +63,10 @@ def test_says_what_an_embedder_without_directions_costs(run: Run, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        ["--block-size", "65"],
-        ["--decision", "firm"],
-        ["--scheme", "none"],
-        ["--splitter", "none"],
-        ["--offsets", "0"],
-    ],
+    "option", ["--block-size=65", "--decision=firm", "--scheme=none", "--splitter=none", "--offsets=0"]
 )
-def test_wrong_options(run: Run, tmp_path: Path, options: list[str]) -> None:
-    done = run("keygen", "-o", tmp_path / "k.json", *options)
+def test_wrong_options(run: Run, tmp_path: Path, option: str) -> None:
+    done = run("keygen", "-o", tmp_path / "k.json", option)
     assert done.status == 2
     assert done.err.startswith("error: ")
     assert done.err.count("\n") == 1

@@ -7,6 +7,8 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,23 +23,17 @@ from commands import Run
 from rewriters import KEY, PAGE, STORY, Rewriter, marked
 
 
-class Models:
-    """The chat model that commands load; a test may replace it."""
-
-    def __init__(self) -> None:
-        self.llm = Rewriter()
-
-
 @pytest.fixture
-def models(stand_in_models: None, monkeypatch: pytest.MonkeyPatch) -> Models:
-    loaded = Models()
+def models(stand_in_models: None, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Holds the chat model that commands load; a test may replace it."""
+    loaded = SimpleNamespace(llm=Rewriter())
     monkeypatch.setattr(alimark.core.llm, "load_llm", lambda name, **_: loaded.llm)
     monkeypatch.setattr(loading, "fetch_models", lambda *_: None)
     return loaded
 
 
 @pytest.fixture
-def run(command: Run, models: Models, tmp_path: Path) -> Run:
+def run(command: Run, models: Any, tmp_path: Path) -> Run:
     """Runs `alimark rewrite` with the key."""
     KEY.save(tmp_path / "key.json")
     (tmp_path / "story.txt").write_text(STORY + "\n", "utf-8")
@@ -56,9 +52,8 @@ def test_a_file(run: Run, tmp_path: Path) -> None:
     moved = marked().moved_most()
     assert [sentence.cosine for sentence in moved] == sorted(marked().cosines)[:3]
     for sentence in moved:
-        assert (
-            f"  {sentence.number} (cosine {sentence.cosine:.2f})\n    {sentence.before}\n    {sentence.after}\n" in err
-        )
+        lines = f"  {sentence.number} (cosine {sentence.cosine:.2f})", sentence.before, sentence.after
+        assert "\n    ".join(lines) + "\n" in err
 
 
 def test_standard_input_and_json(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,13 +73,9 @@ def test_standard_input_and_json(run: Run, tmp_path: Path, monkeypatch: pytest.M
     assert record["detection"]["p_value"] < 0.05 < record["detection"]["p_value_before"]
 
 
-def test_many_texts_resume(run: Run, models: Models, tmp_path: Path) -> None:
+def test_many_texts_resume(run: Run, models: Any, tmp_path: Path) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    lines = [
-        {"id": "a", "text": STORY, "topic": "sea"},
-        {"id": "b", "text": PAGE},
-        {"id": "c", "prompt": "no text"},
-    ]
+    lines = [{"id": "a", "text": STORY, "topic": "sea"}, {"id": "b", "text": PAGE}, {"id": "c", "prompt": "no text"}]
     source.write_text("".join(json.dumps(line) + "\n" for line in lines) + "no json\n", "utf-8")
     first = tmp_path / "first.jsonl"
     first.write_text(json.dumps(lines[0]) + "\n", "utf-8")
@@ -103,7 +94,7 @@ def test_many_texts_resume(run: Run, models: Models, tmp_path: Path) -> None:
     assert records[1]["text"] == marked(text=PAGE, seed=2).text
 
 
-def test_a_run_ends_where_the_model_is_gone(run: Run, models: Models, tmp_path: Path) -> None:
+def test_a_run_ends_where_the_model_is_gone(run: Run, models: Any, tmp_path: Path) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("".join(json.dumps({"id": i, "text": STORY}) + "\n" for i in range(9)), "utf-8")
     models.llm = Rewriter(fails=lambda _: LLMError("no route to host"))
@@ -116,7 +107,7 @@ def test_a_run_ends_where_the_model_is_gone(run: Run, models: Models, tmp_path: 
     assert len(output.read_text("utf-8").splitlines()) == 9
 
 
-def test_says_when_most_stays(run: Run, models: Models, tmp_path: Path) -> None:
+def test_says_when_most_stays(run: Run, models: Any, tmp_path: Path) -> None:
     models.llm = Rewriter(lambda s, _: "I'm sorry, but I can't help with that.")
     status, out, err = run(tmp_path / "story.txt")
     assert status == 0

@@ -3,87 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 import alimark.core.parameters
 import alimark.lab.attacks
-from alimark import AlimarkError, Key, load, load_embedder, load_llm
+from alimark import AlimarkError, Key, load_embedder, load_llm
 from alimark.core._util.registry import Registry
-from alimark.core.frozen.text.splitting import splitter
 from alimark.errors import AttackError, KeyFileError
 from alimark.lab.attacks import load_attack
 from alimark.testing import StandInEmbedder, StandInLLM
 
 Install = Callable[..., None]
-
-PLUGIN = """
-from dataclasses import dataclass
-
-from alimark.lab.attacks.base import TextAttack
-from alimark.core.parameters import SchemeParameters
-from alimark.lab.rivals.semstamp import SemStamp
-from alimark.testing import StandInEmbedder, StandInLLM
-
-
-@dataclass(frozen=True)
-class ShoutParameters(SchemeParameters):
-    scheme = "shout"
-    embeds = True
-    volume: int = 3
-
-
-class Shout(SemStamp):
-    scheme = "shout"
-    Parameters = ShoutParameters
-
-    def __init__(self, key, *, embedder=None):
-        self.key = key
-
-
-@dataclass(frozen=True)
-class Upper(TextAttack):
-    name = "upper"
-
-    def rewrite(self, text, random):
-        return text.upper()
-
-
-def tiny():
-    return StandInEmbedder(8, name="tiny")
-
-
-def engine(model, **options):
-    return StandInLLM(name=f"{model} on plug", **options)
-
-
-def lines():
-    return lambda text: [(0, len(text))]
-"""
-
-
-def test_a_package_adds_a_scheme_an_attack_an_embedder_an_engine_and_a_splitter(
-    install: Install, tmp_path: Path
-) -> None:
-    install(
-        "plug", PLUGIN, schemes={"shout": "plug:Shout"}, attacks={"upper": "plug:Upper"},
-        embedders={"tiny": "plug:tiny"}, engines={"plug": "plug:engine"}, splitters={"lines": "plug:lines"},
-    )  # fmt: skip
-    key = Key.generate(scheme="shout", embedder="tiny", splitter="lines", volume=5)
-    key.save(tmp_path / "key.json")
-    again = Key.load(tmp_path / "key.json")
-    assert again == key
-    assert again.parameters["volume"] == 5
-    assert type(load(again)).__name__ == "Shout"
-    assert load_embedder("tiny").dimension == 8
-    assert load_attack("upper")("So it was.") == "SO IT WAS."
-    assert load_llm("plug:m").name == "m on plug"
-    assert splitter("lines").sentences("One. Two.") == ["One. Two."]
-    assert "shout" in alimark.core.parameters.SCHEMES.names()
-    assert "upper" in alimark.lab.attacks.names()
-    with pytest.raises(KeyFileError, match="shout has no parameter gamma"):
-        Key.generate(scheme="shout", embedder="tiny", gamma=1)
 
 
 def test_stand_ins_are_ordinary_entries() -> None:

@@ -9,85 +9,20 @@ from pathlib import Path
 import pytest
 
 import alimark
+from alimark.core.frozen.text.splitting import splitter
+from alimark.core.parameters import SCHEMES
 from alimark.errors import KeyFileError, KeyMismatch
-from alimark.lab.attacks import load_attack
+from alimark.lab.attacks import load_attack, names
 from commands import Run
 
-PACKAGE = '''
+SCHEME = Path(__file__).parents[3] / "examples" / "plugin" / "src" / "alimark_example" / "scheme.py"
+PACKAGE = (
+    SCHEME.read_text("utf-8")
+    + """
 import re
-from dataclasses import dataclass
-from typing import ClassVar
-
-import numpy as np
 
 from alimark.lab.attacks.base import TextAttack
-from alimark.core.detection.building import Statistic
-from alimark.errors import KeyFileError
-from alimark.core.generation.selection import Weight
-from alimark.core.parameters import SchemeParameters
-from alimark.lab.rivals.sentence import SentenceRival, count_z
 from alimark.testing import StandInEmbedder, StandInLLM
-
-
-@dataclass(frozen=True)
-class SideParameters(SchemeParameters):
-    """The parameters of a key, with validation."""
-
-    scheme: ClassVar[str] = "side"
-    embeds: ClassVar[bool] = True
-
-    margin: float = 0.01
-
-    def __post_init__(self):
-        if not 0 <= self.margin < 1:
-            raise KeyFileError(f"margin must be at least 0 and below 1, not {self.margin:g}")
-
-
-class SideRule:
-    """Accepts a sentence on the side of a secret hyperplane that the bit of its position names."""
-
-    scheme, embeds, stops, strict, size = "side", True, True, True, 1
-
-    def __init__(self, key):
-        self.key, self.margin, self.position = key, key.parameters_as(SideParameters).margin, 0
-
-    def wave(self, settings):
-        return settings.wave or 4
-
-    def see(self, vectors):
-        return vectors @ self.key.normals("side/normal", 1, vectors.shape[1])[0][:, None]
-
-    def signs(self, sentences, label="side/bits", *index):
-        return np.where(self.key.uniforms(label, sentences, *index) < 0.5, -1, 1)
-
-    def weigh(self, seen):
-        values = seen[:, 0] * self.signs(self.position + 1)[-1]
-        return [Weight(int(value > 0), value, value > self.margin) for value in values.tolist()]
-
-    def chose(self, seen):
-        self.position += 1
-
-
-class Side(SentenceRival):
-    """The watermark class: the rule of generation and the statistic of detection."""
-
-    scheme = "side"
-    Parameters = SideParameters
-
-    @classmethod
-    def rule(cls, key):
-        return SideRule(key)
-
-    def statistic(self, seen, text, sentences, llm):
-        rule, total, sides = self.rule(self.key), len(seen), np.sign(seen[:, 0])
-
-        def z(signs):
-            return count_z(float((sides == signs).sum()), total, 0.5)
-
-        def null(first, count):
-            return np.array([z(rule.signs(total, "side/null", i)) for i in range(first, first + count)])
-
-        return Statistic.of_z(z(rule.signs(total)), null, 0.5**total, {"counted": total})
 
 
 @dataclass(frozen=True)
@@ -108,7 +43,8 @@ def engine(model, **options):
 
 def full_stops():
     return lambda text: [match.span() for match in re.finditer(r"\\S[^.!?]*[.!?]+\\S*", text)]
-'''
+"""
+)
 ENTRY_POINTS = {
     "schemes": {"side": "plug:Side"},
     "attacks": {"upper": "plug:Upper"},
@@ -141,6 +77,9 @@ def test_a_scheme_of_a_package_generates_and_detects(key: alimark.Key, tmp_path:
     attacked = load_attack("upper")(generation.text)
     assert attacked.isupper()
     assert mark.detect(attacked).evidence["counted"] == 16
+    assert splitter("full-stops").sentences("One; two. Three.") == ["One; two.", "Three."]
+    assert {"side"} < set(SCHEMES.names())
+    assert {"upper"} < set(names())
 
 
 def test_a_scheme_of_a_package_is_told_apart_among_keys_of_several_schemes(key: alimark.Key) -> None:

@@ -54,7 +54,7 @@ class Fake:
         self.seen: list[Seen] = []
         self.models: Any = {"data": [{"id": "some/model", "owned_by": "somebody"}]}
         self.answer: Answer = lambda seen: Reply({}, 500)
-        self.raw: Callable[[BaseHTTPRequestHandler], None] | None = None
+        self.raw: Callable[[BaseHTTPRequestHandler], object] | None = None
         fake = self
 
         class Handler(BaseHTTPRequestHandler):

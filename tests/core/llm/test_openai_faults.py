@@ -170,7 +170,7 @@ class TestFaults:
 
     def test_a_server_too_slow(self, fake: Fake, waits: list[float]) -> None:
         done = threading.Event()
-        fake.raw = lambda handler: done.wait(5) and None
+        fake.raw = lambda _: done.wait(5)
         with connect(fake, timeout=0.1, retries=1) as llm, pytest.raises(LLMError, match=r"within 0\.1 seconds"):
             draw(llm)
         done.set()

@@ -308,7 +308,7 @@ def test_the_bench_treats_all_alike(tmp_path: Path) -> None:
     })  # fmt: skip
     made = Run(recipe, Workspace(tmp_path / "ws"))
     made.run()
-    results = evaluate(made, "all")
+    results: Any = evaluate(made, "all")
     assert [row["method"] for row in results["rows"]] == [one["label"] for one in every for _ in range(2)]
     assert all(row["failed"] == 0 and row["texts"] == 3 for row in results["rows"])
     clean = {row["method"]: row["auroc"]["value"] for row in results["rows"] if row["attack"] == "none"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,3 +48,10 @@ def records(folder: Path) -> dict[str, list[dict[str, Any]]]:
         stage = path.stem.partition("-")[0]
         by_stage[stage] = sorted(by_stage.get(stage, []) + lines, key=lambda record: str(record["id"]))
     return by_stage
+
+
+def rewrite_records(folder: Path, stage: str, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+    """Changes the records of a stage; those that become None are left out."""
+    path = folder / "records" / f"{stage}.jsonl"
+    changed = [change(json.loads(line)) for line in path.read_text("utf-8").splitlines()]
+    path.write_text("".join(json.dumps(record) + "\n" for record in changed if record is not None), "utf-8")

@@ -29,12 +29,7 @@ def save_tokenizer(folder: Path, kind: str) -> None:
     )
     tokenizer.enable_truncation(8)  # as upstream's files do, to be overridden
     tokenizer.save(str(folder / "tokenizer.json"))
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "cls_token": cls,
-        "sep_token": sep,
-        "pad_token": pad,
-    }
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "cls_token": cls, "sep_token": sep, "pad_token": pad}
     write(folder / "tokenizer_config.json", settings | {"unk_token": "[UNK]", "model_max_length": 512})
 
 

@@ -1,4 +1,4 @@
-"""benchmarks/quality.py with several answers to one prompt, and the tables of a run's records."""
+"""benchmarks/quality.py with several answers to one prompt, the tables of a run's records, and benchmarks/evasion.py."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import evasion
 import method_table
 import quality
 import share_found
@@ -16,7 +17,7 @@ from alimark.lab.bench.recipe import attacks
 from alimark.lab.bench.recipe_files import to_toml
 from alimark.lab.bench.run import Run
 from alimark.lab.bench.workspace import Workspace
-from small_recipes import STAND_INS, recipe
+from small_recipes import STAND_INS, recipe, rewrite_records
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +46,7 @@ def test_tables_of_a_run_with_an_attacked_text_that_has_no_z(
     source = run.attack_job(cell, cell.items[0], attack).id
     changes = {source: {"rejected": 2}, run.detect_job(cell, detection, source, cell.items[0].prompt).id: {"z": None}}
     for stage in ("attack", "detect"):
-        path = tmp_path / "work" / "records" / f"{stage}.jsonl"
-        lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-        path.write_text("".join(json.dumps(line | changes.get(line["id"], {})) + "\n" for line in lines), "utf-8")
+        rewrite_records(tmp_path / "work", stage, lambda record: record | changes.get(record["id"], {}))
     for table in (method_table, share_found):
         words = [f"{table.__name__}.py", str(tmp_path / "recipe.toml"), str(tmp_path / "work"), "--set", "statistic=z"]
         monkeypatch.setattr("sys.argv", words)
@@ -57,12 +56,8 @@ def test_tables_of_a_run_with_an_attacked_text_that_has_no_z(
         assert "the method's own z" in next(line for line in out.splitlines() if "two: " in line)
         if table is method_table:
             assert "| | sound | rejected answers | AUROC |" in out
-            assert [line.split("|")[3].strip() for line in out.splitlines() if " of 4 |" in line] == [
-                "-",
-                "-",
-                "25%",
-                "0%",
-            ]
+            cells = [line.split("|")[3].strip() for line in out.splitlines() if " of 4 |" in line]
+            assert cells == ["-", "-", "25%", "0%"]
 
 
 def test_what_is_read_first_is_paired(tmp_path: Path) -> None:
@@ -86,3 +81,19 @@ def test_the_difference_of_two_watermarks_is_paired() -> None:
     assert share_found.difference(first, second).startswith("; +67 [")
     assert share_found.difference(first, first) == "; +0 [+0, +0]"
     assert share_found.difference(np.array([nan]), np.array([0.1])) == ""
+
+
+def test_disguised_texts_are_found_by_the_further_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["none", "HTML entities", "Cyrillic look-alikes", "reversed"]
+    options = ["--output", str(tmp_path), "--stand-in", "--texts", "2", "--only", *names]
+    monkeypatch.setattr("sys.argv", ["evasion.py", *options])
+    evasion.main()
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert {name: results[f"hard/{name}"]["after"] for name in names} == dict(zip(names, (2, 2, 2, 0), strict=True))
+    assert [results[f"hard/{name}"]["before"] for name in names] == [2, 2, 0, 0]
+
+
+@pytest.mark.parametrize("name", evasion.TRANSFORMATIONS)
+def test_every_transformation_but_one_changes_the_text(name: str) -> None:
+    text = 'The old lamp went out. "Nobody saw it," the keeper said. Then the wind rose over the bay.'
+    assert (evasion.TRANSFORMATIONS[name](text) == text) == (name == "none")

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scipy.linalg import eigh
 
 from alimark.core.frozen.directions import MOST, DirectionTable
-from alimark.errors import AlimarkError
 from alimark.lab.directions import Statistics, combine, directions_of, distorted, simulated_statistics, table_of
 from fixed_texts import EMBEDDER, written
 from paraphrase_pairs import Pair, aligned, pair_statistics
@@ -129,12 +128,6 @@ def test_how_a_text_differs_from_its_mean() -> None:
     statistics.add_text(np.array([[1.0, 5.0], [3.0, 5.0]]))
     np.testing.assert_allclose(statistics.spread / statistics.spread_count, [[2, 0], [0, 0]])
     assert (statistics.total.tolist(), statistics.sentences) == ([4.0, 10.0], 2)
-
-
-def test_too_little_text_is_refused() -> None:
-    statistics = simulated_statistics([written(None, 12)], EMBEDDER)
-    with pytest.raises(AlimarkError, match="at least 200 sentences with their paraphrases; give more texts"):
-        table_of([statistics])
 
 
 def test_a_table_has_half_precision_and_a_digest_of_its_numbers() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 from stop_conditions import never_over, sentence_over
 
+from alimark import Generation, Key
+from alimark.core.generation.api import GenerationSettings, Prompt, generate_many
 from alimark.core.llm.base import LLM, Draw, Message, Request, Sampling
+from alimark.core.schemes.registry import rule_for
 from alimark.errors import ContextFull
-from alimark.testing import StandInLLM
+from alimark.testing import StandInEmbedder, StandInLLM
 
 CONTEXT = "The council met on Monday to talk about the new library."
 SHORT = Sampling(max_tokens=16)
@@ -196,3 +199,25 @@ class TestUnknownServer(Promises):
         "seeds count only as far as the server heeds them",
         "the server does not tell how many tokens it sampled; they are estimated from the text",
     )
+
+
+# The batch changes no text on real engines either, where they are deterministic
+
+
+def texts(llm: LLM, batch: int) -> list[str]:
+    embedder = StandInEmbedder()
+    key = Key.generate(embedder=embedder, decision="hard", secret=bytes(range(32)))
+    prompts = [Prompt("The council met on Monday.", 1), Prompt("A storm came over the sea in the night.", 2)]
+    settings = GenerationSettings(2, 2, Sampling(max_tokens=12))
+    made = dict(generate_many(prompts, key, embedder, llm, settings, rule=rule_for, batch=batch))
+    return [one.text for _, one in sorted(made.items()) if isinstance(one, Generation)]
+
+
+@pytest.mark.weights
+@pytest.mark.parametrize("engine", ["real_transformers", "llama_cpp"])
+def test_on_real_weights(engine: str, request: pytest.FixtureRequest) -> None:
+    """Two texts of two short sentences: every step costs as much as reading all weights."""
+    llm: LLM = request.getfixturevalue(engine)
+    alone = texts(llm, 1)
+    assert len(alone) == 2
+    assert texts(llm, 2) == alone

@@ -87,10 +87,7 @@ def test_shards(folder: Path) -> None:
     shard(folder)
     made = store.resolve_weights(folder)
     index = json.loads((made / "model.safetensors.index.json").read_text())
-    assert index["weight_map"] == {
-        "a": "model-00001-of-00002.safetensors",
-        "b": "model-00002-of-00002.safetensors",
-    }
+    assert index["weight_map"] == {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     for name, file in index["weight_map"].items():
         assert torch.equal(loaded(made / file)[name], STATE[name])
     assert "pytorch_model.bin.index.json" not in names(made)

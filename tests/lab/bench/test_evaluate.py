@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from alimark.lab.bench.view.answers import Answers, Index
 from alimark.lab.bench.workspace import Stage, Workspace
 from alimark.testing import StandInEmbedder
 from commands import Run as Command
-from small_recipes import STAND_INS, recipe, run
+from small_recipes import STAND_INS, recipe, rewrite_records, run
 
 
 class NotedEmbedders(Models):
@@ -126,13 +124,6 @@ def test_rejected_answers_are_counted_of_scored_texts(tmp_path: Path) -> None:
     rewrite_records(tmp_path, "detect", lambda record: None if record["id"] in detections[1:] else record)
     row = evaluate(bench, "x", finished=False)["rows"][1]
     assert (row["texts"], row["failed"], row["retried"], row["kept"]) == (1, 0, 1, 2)
-
-
-def rewrite_records(folder: Path, stage: str, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
-    """Changes the records of a stage; those that become None are left out."""
-    path = folder / "records" / f"{stage}.jsonl"
-    changed = [change(json.loads(line)) for line in path.read_text("utf-8").splitlines()]
-    path.write_text("".join(json.dumps(record) + "\n" for record in changed if record is not None), "utf-8")
 
 
 def test_a_recipe_that_cannot_be_evaluated_is_left_out_with_a_warning(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from alimark.lab.bench.results import save
 from alimark.lab.bench.run import Run
 from alimark.lab.bench.workspace import Workspace, digest
 from alimark.testing import StandInEmbedder, StandInLLM
-from small_recipes import STAND_INS, recipe, records, run
+from small_recipes import STAND_INS, recipe, records, rewrite_records, run
 from watched import watched
 
 
@@ -116,12 +116,8 @@ def test_a_method_without_a_z_is_ranked_by_its_score(tmp_path: Path) -> None:
 def test_one_text_without_a_z_has_all_texts_of_its_method_ranked_by_the_score(tmp_path: Path) -> None:
     """A column never ranks some texts by z and others by the score, whichever of them has no z."""
     bench = run(tmp_path)
-    path = tmp_path / "records" / "detect.jsonl"
-    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     marked = evaluate(bench, "marked")["rows"][0]["scores"]
-    one = next(line for line in lines if line["score"] in marked)
-    one["z"] = None
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    rewrite_records(tmp_path, "detect", lambda record: record | ({"z": None} if record["score"] == marked[0] else {}))
     results = evaluate(run(tmp_path, recipe(statistic="z")), "mixed")
     assert {row["statistic"] for row in [*results["rows"], *results["human"]]} == {"score"}
     assert sorted(results["rows"][0]["scores"]) == sorted(marked)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from alimark.lab.bench.view.answers import Answers, Index, word_diff
 from alimark.lab.bench.view.server import ViewServer
 from alimark.lab.bench.workspace import Workspace
 from browsers import browser
-from small_recipes import recipe, run
+from small_recipes import recipe, records, rewrite_records, run
 
 HOSTILE = '<img src=x onerror="document.title=1"> the end\ud800.'
 
@@ -47,10 +46,12 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bench = run(folder, wanted)
     bench.workspace.save_recipe("small", to_toml(wanted))
     save(bench.workspace.results("small"), evaluate(bench, "small"))
-    path = folder / "records" / "attack.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    next(line for line in lines if line["attack"]["name"] == "insert")["text"] += f" {HOSTILE}"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    [first, *_] = (record["id"] for record in records(folder)["attack"] if record["attack"]["name"] == "insert")
+
+    def with_markup(record: dict[str, Any]) -> dict[str, Any]:
+        return record | {"text": f"{record['text']} {HOSTILE}"} if record["id"] == first else record
+
+    rewrite_records(folder, "attack", with_markup)
     return folder
 
 

@@ -9,11 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import token_models
 from test_token_level import PROMPTS, key_of, mark_of
 
 from alimark.core.keys.key import Key
-from alimark.core.llm import load_llm
 from alimark.core.llm.base import Sampling
 from alimark.core.llm.llama_cpp import LlamaCpp
 from alimark.errors import KeyFileError
@@ -25,18 +23,6 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 SAMPLING = Sampling(temperature=0.6, top_p=0.8, repetition_penalty=1.3, may_end=True)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tiny-bias")
-    token_models.save_tiny(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def llm(folder: Path) -> Any:
-    return load_llm(folder)
 
 
 def sampled_from(marker: Any, llm: Any, prompt: list[int], text: list[int]) -> Any:

@@ -170,19 +170,6 @@ def test_a_single_sentence_cannot_be_told() -> None:
     assert "too short" in str(detection.verdict())
 
 
-@pytest.mark.weights
-@pytest.mark.slow
-def test_a_text_by_real_models_is_found() -> None:
-    from alimark import load_llm
-
-    key = Key.generate(scheme="samark", embedder="all-MiniLM-L6-v2", secret=bytes(range(32)))
-    mark = load(key)
-    generation = mark.generate(
-        "The lighthouse had been dark for years.", load_llm(), sentences=8, candidates=16, seed=2
-    )
-    assert mark.detect(generation.text).p_value < 0.05
-
-
 def test_a_sentence_that_was_drawn_twice_has_two_chances(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each draw has noise of its own; a sentence gets the better of its two, whichever came first."""
     session = Session("A day.", key_of(), GenerationSettings(sentences=1, candidates=3), seed=1, rule=rule_for)

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-import token_models
 
 import alimark.core.embedding.loading
 from alimark.testing import StandInEmbedder
@@ -17,13 +16,6 @@ pytest.importorskip("transformers")
 
 EMBEDDER = StandInEmbedder()
 PLAIN = ("--temperature", 1, "--top-p", 1, "--repetition-penalty", 1)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tiny-cli")
-    token_models.save_tiny(folder)
-    return folder
 
 
 @pytest.fixture(autouse=True)

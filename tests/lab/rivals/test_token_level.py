@@ -42,18 +42,6 @@ PLAIN = Sampling(temperature=1.0, top_p=1.0, repetition_penalty=1.0)
 EMBEDDER = StandInEmbedder()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tiny-tokens")
-    token_models.save_tiny(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def llm(folder: Path) -> Any:
-    return load_llm(folder)
-
-
 def prose(seed: int, sentences: int = 12) -> str:
     """What the stand-in writes."""
     draws = StandInLLM().draw([Request("", sentences, seed)], Sampling(), lambda text: text[-1:] in ".?!")[0]

@@ -85,8 +85,7 @@ def a_rule(seed: int, alpha: float, beta: float, by_longer: bool, upto: int = 60
 
 
 LIMITS = st.one_of(
-    st.sampled_from(["none", "single"]).map(Limits.of),
-    st.tuples(st.integers(0, 2), st.integers(0, 2)).map(Limits.of),
+    st.sampled_from(["none", "single"]).map(Limits.of), st.tuples(st.integers(0, 2), st.integers(0, 2)).map(Limits.of)
 )
 
 

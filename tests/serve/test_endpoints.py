@@ -1,4 +1,4 @@
-"""Error responses: a complete sentence for people, and a status and code for programs."""
+"""Endpoints by single requests: complete sentences and codes where they refuse, documents, rewritten and attacked texts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ pytest.importorskip("fastapi")
 
 from alimark.errors import ContextFull, KeyFileError, LLMError, MissingExtra
 from alimark.serve.errors import to_api_error
+from alimark.serve.places import QueueFull
+from small_documents import docx
 
 CASES: list[tuple[str, str, str, bytes, int, str, str]] = [
     ("detect", "POST", "/v1/detect", b"{", 422, "invalid", "The body is not valid JSON"),
@@ -48,6 +50,44 @@ def test_messages_of_library_errors() -> None:
     assert to_api_error(KeyFileError("the key is on the ring already")).message == "The key is on the ring already."
     assert "host" not in to_api_error(LLMError("http://host/v1 names no model")).message
     assert "context" in to_api_error(ContextFull("http://host/v1 has no room")).message
-    assert (
-        to_api_error(MissingExtra("x-y", "serve")).message == "x-y is not installed; run: pip install 'alimark[serve]'"
-    )
+    missing = to_api_error(MissingExtra("x-y", "serve"))
+    assert missing.message == "x-y is not installed; run: pip install 'alimark[serve]'"
+
+
+# Endpoints for the text of a document, and those that rewrite and attack a text
+
+
+def test_the_text_of_a_document(running: Running) -> None:
+    with running.client("detect") as client:
+        answer = client.post("/v1/extract?kind=docx", content=docx("One came.")).json()
+        assert answer == {"text": "One came.", "kind": "docx", "notes": []}
+        assert client.post("/v1/extract?kind=docx", content=b"none").status_code == 422
+        assert client.post("/v1/extract?kind=exe", content=b"none").status_code == 422
+
+
+def test_rewrite_and_attacks(running: Running) -> None:
+    kinds = "old new red long low wide dark grey".split()
+    text = " ".join(f"The mayor opened the {kind} bridge near the hill." for kind in kinds)
+    with running.client("generate") as client:
+        body = {"input": text, "seed": 1, "closeness": 0.5, "mean_closeness": 0.5}
+        rewriting = client.post("/v1/rewrite", json=body).json()
+        assert "rewritten" in rewriting["outcomes"], rewriting
+        assert rewriting["text"] != text
+        assert rewriting["key_id"] == running.key.id
+        assert rewriting["verdict"] in ("found", "not found", "too short to tell")
+        assert rewriting["p_value"] <= rewriting["p_value_before"]
+        assert [sentence["cosine"] for sentence in rewriting["moved_most"]] == sorted(rewriting["cosines"])[:2]
+        for name in ("delete", "merge", "split", "reorder"):
+            attacked = client.post("/v1/attack", json={"name": name, "input": text, "rate": 0.7, "seed": 1})
+            assert attacked.status_code == 200, attacked.text
+            assert attacked.json()["text"] != text
+
+
+def test_a_rewriting_is_sent_also_where_the_detector_is_busy(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*_: object) -> None:
+        raise QueueFull("64 are in progress")
+
+    monkeypatch.setattr(running.service.checker, "submit", busy)
+    with running.client("generate") as client:
+        answer = client.post("/v1/rewrite", json={"input": "The mayor opened the old bridge near the hill."})
+    assert (answer.status_code, answer.json()["verdict"]) == (200, None)

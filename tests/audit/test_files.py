@@ -38,9 +38,7 @@ def texts(documents: list[CorpusDocument]) -> list[str]:
     st.booleans(),
     st.booleans(),
 )
-def test_every_line_belongs_to_one_block(
-    tmp_path: Path, contents: list[str], size: int, crlf: bool, ended: bool
-) -> None:
+def test_a_line_belongs_to_one_block(tmp_path: Path, contents: list[str], size: int, crlf: bool, ended: bool) -> None:
     end = b"\r\n" if crlf else b"\n"
     data = end.join(json.dumps({"text": document}, ensure_ascii=False).encode() for document in contents) + (
         end if ended else b""

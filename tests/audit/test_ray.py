@@ -121,9 +121,7 @@ def test_poison_is_recorded_and_everything_else_is_found(
     assert sound == [row["p_value"] for row in expected]
 
 
-def test_workers_and_driver_killed_six_times(
-    cluster: Any, tmp_path: Path, texts: list[str], expected: list[dict[str, Any]]
-) -> None:
+def test_killed_six_times(cluster: Any, tmp_path: Path, texts: list[str], expected: list[dict[str, Any]]) -> None:
     source = write(tmp_path / "docs.jsonl", texts)
     chance = random.Random(1)
     killed = 0

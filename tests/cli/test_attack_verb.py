@@ -146,9 +146,7 @@ def test_sentences_of_other_texts(run: Run, many: Path, tmp_path: Path) -> None:
         (["chat-sentences", "story.txt", "--tries", "0"], "at least 1"),
     ],
 )
-def test_what_is_wrong_is_said(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], why: str
-) -> None:
+def test_mistakes(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], why: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "story.txt").write_text(text(1), "utf-8")
     (tmp_path / "empty.txt").write_text(" \n", "utf-8")

@@ -131,9 +131,7 @@ def test_a_partial_folder_is_reported(run: Run, tmp_path: Path, monkeypatch: pyt
         (["report", "."], "holds no results"),
     ],
 )
-def test_what_is_wrong_is_said(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], why: str
-) -> None:
+def test_mistakes(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], why: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one.toml").write_text(STAND_INS, "utf-8")
     status, _, err = run(*words)

@@ -42,9 +42,7 @@ def test_demo_with_the_stand_ins(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
     [(False, "pip install 'alimark[translate]'"), (True, "left out: translate failed")],
     ids=["no translator", "a text that cannot be translated"],
 )
-def test_without_a_translation_its_row_is_left_out_with_a_note(
-    run: Run, monkeypatch: pytest.MonkeyPatch, installed: bool, note: str
-) -> None:
+def test_a_missing_translation_is_noted(run: Run, monkeypatch: pytest.MonkeyPatch, installed: bool, note: str) -> None:
     def fail(text: str) -> str:
         raise AttackError("translate failed: no usable answer")
 

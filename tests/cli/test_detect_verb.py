@@ -61,9 +61,7 @@ def test_not_found_is_1(run: Run, key_file: Path, marked_file: Path, tmp_path: P
     assert "sentences would be needed" in done.out
 
 
-def test_json_and_evidence(
-    run: Run, key_file: Path, marked_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evidence(run: Run, key_file: Path, marked_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALIMARK_SIGNING_KEY", str(tmp_path / "signing-key.pem"))
     report, human = tmp_path / "r.json", human_file(tmp_path)
     done = run("detect", "-k", key_file, marked_file, human, "--json", "--report", report, "--draws", 300)
@@ -112,9 +110,7 @@ def test_whose_key(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) 
     assert len(best["next_best"]) == 2
 
 
-def test_long_texts_are_searched_for_passages_without_an_option(
-    run: Run, key_file: Path, marked_file: Path, tmp_path: Path
-) -> None:
+def test_long_texts_are_searched_for_passages(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
     other = " ".join(unmarked(60, 3))
     mixed = human_file(tmp_path, f"{other} {marked_file.read_text()} {other}")
     done = run("detect", "-k", key_file, mixed)
@@ -125,7 +121,7 @@ def test_long_texts_are_searched_for_passages_without_an_option(
     assert run("detect", "-k", key_file, mixed, "--no-excerpt").status == 1
 
 
-def test_the_alignment_is_shown_where_the_mark_was_found_or_if_asked_for(
+def test_alignments_are_shown_if_found_or_asked_for(
     run: Run, key_file: Path, marked_file: Path, tmp_path: Path
 ) -> None:
     human = human_file(tmp_path, " ".join(unmarked(12, 3)))
@@ -154,9 +150,7 @@ def test_the_alignment_fits_the_terminal(key_file: Path, marked_file: Path, widt
     assert all(re.search(r"\d+/8 +\d+% +\S", line) for line in lines[1:13])
 
 
-def test_a_weak_mark_of_the_whole_text_is_not_shown_as_0_percent(
-    key_file: Path, marked_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_weak_mark_is_not_0_percent(key_file: Path, marked_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.console import Console
 
     detection = AliMark(Key.load(key_file), embedder=EMBEDDER).detect(marked_file.read_text())
@@ -211,9 +205,7 @@ def test_one_bad_file_of_several(run: Run, key_file: Path, marked_file: Path, tm
     assert "a[draft].txt: found" in run("detect", "-k", key_file, odd).out.replace("\n", "")
 
 
-def test_the_unexpected_is_an_error_and_not_a_verdict(
-    run: Run, key_file: Path, marked_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unexpected_errors(run: Run, key_file: Path, marked_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oh")
 
@@ -225,9 +217,7 @@ def test_the_unexpected_is_an_error_and_not_a_verdict(
     assert run("detect", "-k", key_file, marked_file, "--draws", 50).status == 2
 
 
-def test_the_program_does_not_end_while_kernels_are_compiled(
-    run: Run, key_file: Path, marked_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_waits_for_kernels(run: Run, key_file: Path, marked_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python ends daemon threads in the middle of their work, and crashes where this work is a compiler's."""
     ended = threading.Event()
     monkeypatch.setattr(alimark.cli.detect, "_warm_up", lambda *_: ended.wait(30))
@@ -239,9 +229,7 @@ def test_the_program_does_not_end_while_kernels_are_compiled(
     thread.join()
 
 
-def test_kernels_are_not_compiled_before_the_embedder_is_there(
-    run: Run, key_file: Path, marked_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_wait_for_models(run: Run, key_file: Path, marked_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[object] = []
     monkeypatch.setattr(alimark.cli.detect, "_warm_up", lambda *_: compiled.append(1))
     monkeypatch.setattr(alimark.cli.loading, "fetch_models", fails)

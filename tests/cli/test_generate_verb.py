@@ -123,9 +123,7 @@ main()
 
 
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_interrupting_generation_keeps_every_finished_text(
-    tmp_path: Path, key_file: Path, sent: int, status: int
-) -> None:
+def test_an_interrupt_keeps_every_finished_text(tmp_path: Path, key_file: Path, sent: int, status: int) -> None:
     source, output = tmp_path / "prompts.jsonl", tmp_path / "texts.jsonl"
     source.write_text("".join(json.dumps({"id": i, "prompt": f"Day {i}."}) + "\n" for i in range(2000)))
     words = ["generate", "-k", str(key_file), "--input", str(source), "--output", str(output), "--sentences", "2",

@@ -85,9 +85,7 @@ def test_plugins_that_cannot_be_used_are_listed_with_the_reason(install: Install
         (load_attack, "fails", AttackError),
     ],
 )
-def test_a_plugin_that_fails_names_its_package(
-    install: Install, load: Callable[[str], object], name: str, error: type[AlimarkError]
-) -> None:
+def test_failing_plugins(install: Install, load: Callable[[str], object], name: str, error: type[AlimarkError]) -> None:
     groups = ("embedders", "engines", "splitters", "attacks")
     install("bad", BAD, **{group: {"fails": "bad:fails", "nothing": "bad:nothing"} for group in groups})
     kind = "cannot be used: bad:fails is not a subclass" if load is load_attack else r"failed \(ZeroDivisionError"

@@ -39,9 +39,7 @@ def test_mark_and_check(run: Run) -> None:
     assert len([line for line in lines if line and not line.startswith("#")]) <= 10
 
 
-def test_hugging_face_pipeline(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_torch_thread: None
-) -> None:
+def test_hf_pipeline(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_torch_thread: None) -> None:
     transformers = pytest.importorskip("transformers")
     tokenizers = pytest.importorskip("tokenizers")
     words = ["<end>", ".", *"the old house was dark and nobody came back after winter".split()]

@@ -31,9 +31,7 @@ FIVE = np.eye(5)
         ([0, 1, 2], [2, 0], [(0, 1)]),  # the order is kept
     ],
 )
-def test_sentences_are_aligned_in_order(
-    original: list[int], paraphrase: list[int], links: list[tuple[int, int]]
-) -> None:
+def test_texts_are_aligned_in_order(original: list[int], paraphrase: list[int], links: list[tuple[int, int]]) -> None:
     assert [tuple(link) for link in aligned(FIVE[original], FIVE[paraphrase]).tolist()] == links
 
 

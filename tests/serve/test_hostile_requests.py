@@ -105,9 +105,7 @@ def test_the_verdict_is_not_computed_on_the_event_loop(running: Running, monkeyp
     [("/v1/rewrite", {}, 101), ("/v1/attack", {"name": "merge"}, 2001)],
     ids=["rewrite", "attack"],
 )
-def test_texts_with_too_many_sentences_are_refused(
-    running: Running, path: str, body: dict[str, str], count: int
-) -> None:
+def test_texts_of_too_many_sentences_are_refused(running: Running, path: str, body: dict[str, str], count: int) -> None:
     """The work on a text grows with its sentences: a merge of 50,000 would take minutes."""
     with running.client("generate") as client:
         answer = client.post(path, json=body | {"input": "He came home. " * count})

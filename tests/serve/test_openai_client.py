@@ -179,9 +179,7 @@ def test_stop_sequences_plain_and_streamed(client: Any) -> None:
         ({"messages": [*ASK, {"role": "tool", "tool_call_id": "x", "content": "4"}]}, "messages"),
     ],
 )
-def test_what_marked_text_cannot_have_is_refused_with_the_reason(
-    client: Any, options: dict[str, Any], field: str
-) -> None:
+def test_what_marked_text_cannot_have_is_refused(client: Any, options: dict[str, Any], field: str) -> None:
     with pytest.raises(openai.UnprocessableEntityError) as refused:
         client.chat.completions.create(**{"model": "stand-in", "messages": ASK} | options)
     assert refused.value.code == "unmarkable"

@@ -160,9 +160,7 @@ class Languages(StandInEmbedder):
 
 
 @pytest.mark.parametrize(("languages", "warned"), [(("en",), True), (("en", "de"), False), ((), False)])
-def test_only_an_embedder_of_english_alone_warns_of_other_languages(
-    mark: AliMark, languages: tuple[str, ...], warned: bool
-) -> None:
+def test_only_an_english_embedder_warns_of_german(mark: AliMark, languages: tuple[str, ...], warned: bool) -> None:
     """A warning for an embedder of several languages would be wrong: the embedder may know the language of the text."""
     text = "Der Hund lief durch den Wald. Dort fand er einen alten Knochen. Er trug ihn nach Hause und war zufrieden. "
     warnings = AliMark(mark.key, embedder=Languages(*languages)).detect(text * 2).warnings

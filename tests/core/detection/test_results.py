@@ -47,9 +47,7 @@ def test_a_verdict_is_its_word_with_typed_fields(marked: AlignedDetection, short
         Verdict("perhaps")  # type: ignore[arg-type]
 
 
-def test_a_result_starts_no_simulation_at_common_rates(
-    short: AlignedDetection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_result_needs_no_simulation_at_common_rates(short: AlignedDetection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(power, "simulate_sentences_needed")
     for fpr in (0.05, 0.01):
         assert replace(short).report(fpr)["verdict"] == "too short to tell"

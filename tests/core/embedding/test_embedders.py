@@ -111,9 +111,7 @@ class TestAgreement:
 
     @pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_ALL"])
     @pytest.mark.parametrize("kind", ["bert", "mpnet"])
-    def test_optimisation_changes_nothing(
-        self, kind: str, level: str, home: Path, request: pytest.FixtureRequest
-    ) -> None:
+    def test_levels_change_nothing(self, kind: str, level: str, home: Path, request: pytest.FixtureRequest) -> None:
         import onnxruntime
 
         embedder = onnx(request.getfixturevalue(kind))

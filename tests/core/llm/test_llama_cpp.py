@@ -92,9 +92,7 @@ class TestLlamaCpp:
         assert draw.text.startswith(" Dr. John")
         assert draw.tokens == 12
 
-    def test_a_draw_goes_on_without_reading_the_prompt_again(
-        self, llama_cpp: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_draw_goes_on_without_reading_the_prompt(self, llama_cpp: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         read: list[int] = []
         post = llama_cpp._server.post
 

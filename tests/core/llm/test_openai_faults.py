@@ -94,9 +94,7 @@ class TestKey:
         ],
         ids=["401", "400", "cut", "500", "full", "killed", "rubbish"],
     )
-    def test_it_is_in_no_error_and_no_log(
-        self, fake: Fake, waits: list[float], caplog: pytest.LogCaptureFixture, reply: Reply
-    ) -> None:
+    def test_stays_secret(self, fake: Fake, waits: list[float], caplog: pytest.LogCaptureFixture, reply: Reply) -> None:
         fake.answer = lambda seen: reply
         caplog.set_level(logging.DEBUG)
         with connect(fake) as llm, pytest.raises(LLMError) as caught:

@@ -165,9 +165,7 @@ def test_a_home_that_cannot_be_written(folder: Path, home: Path) -> None:
         store.resolve_weights(folder)
 
 
-def test_the_hub_is_asked_for_checkpoints_only_where_it_has_nothing_better(
-    folder: Path, tmp_path: Path, hub: FakeHub
-) -> None:
+def test_the_hub_is_asked_for_checkpoints_where_it_has_nothing_else(folder: Path, tmp_path: Path, hub: FakeHub) -> None:
     without = tmp_path / "without"
     without.mkdir()
     hub.answer = lambda patterns: folder if "pytorch_model*.bin" in patterns else without

@@ -87,9 +87,7 @@ def test_a_missing_file_falls_back_to_the_package(stub: Stub, downloads: list[st
     assert len(downloads) == 1
 
 
-def test_a_hub_that_does_not_answer_is_asked_once(
-    stub: Stub, downloads: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_hub_is_asked_once(stub: Stub, downloads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     store.fetch("single")
     assert hub._unreachable == {"http://127.0.0.1:9"}

@@ -174,9 +174,7 @@ def test_an_unpacked_file_of_another_hash_installs_nothing(shelf: Shelf, name: s
 
 @pytest.mark.parametrize("evil", ["../out.txt", "a/../../out.txt", "/out.txt", "a\\b", "C:out", "x/./y", "a.link"])
 @pytest.mark.parametrize("add", [add_single, add_zipped])
-def test_members_that_leave_the_folder_are_refused(
-    shelf: Shelf, evil: str, add: Callable[[Shelf, Members], None]
-) -> None:
+def test_members_outside_the_folder_are_refused(shelf: Shelf, evil: str, add: Callable[[Shelf, Members], None]) -> None:
     add(shelf, {evil: b"/etc/passwd"})
     shelf.by_hand()
     with pytest.raises(ModelError, match="not safe to unpack"):
@@ -206,9 +204,7 @@ def test_a_checkpoint_is_converted_and_not_kept(shelf: Shelf, join: str) -> None
 
 @pytest.mark.parametrize("pin", [{"sha256": "0" * 64}, {"size": 5}, {"size": 10**6}])
 @pytest.mark.parametrize("of_checkpoint", [True, False])
-def test_a_checkpoint_of_another_hash_installs_nothing(
-    shelf: Shelf, pin: dict[str, object], of_checkpoint: bool
-) -> None:
+def test_a_wrong_checkpoint_installs_nothing(shelf: Shelf, pin: dict[str, object], of_checkpoint: bool) -> None:
     add_pickled(shelf, "none")
     shelf.by_hand()
     pinned = shelf.models["pickled"]["files"][1]
@@ -373,9 +369,7 @@ def wait_until_tidy(shelf: Shelf, name: str) -> None:
         ("pickled", "before:_convert:1", 0),
     ],
 )
-def test_killed_and_resumed(
-    shelf: Shelf, downloads: list[str], name: str, point: str, still_to_download: int | None
-) -> None:
+def test_killed(shelf: Shelf, downloads: list[str], name: str, point: str, still_to_download: int | None) -> None:
     if name == "pickled":
         add_pickled(shelf, "none")
     with driven(shelf, name, point) as process:

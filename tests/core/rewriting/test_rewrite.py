@@ -164,9 +164,7 @@ def test_same_seed_same_text_however_the_model_is_asked() -> None:
         (lambda s, c: "老水手把船卖给了一位年轻的医生，然后搬进了教堂后面的一间小屋里，并在南墙边种下了豆子。", "language"),
     ],
 )  # fmt: skip
-def test_what_cannot_stand_for_a_sentence_is_counted_and_not_taken(
-    answer: Callable[[str, random.Random], str], why: str
-) -> None:
+def test_what_cannot_stand_for_a_sentence_is_not_taken(answer: Callable[[str, random.Random], str], why: str) -> None:
     rewriting = marked(Rewriter(answer), candidates=4)
     assert rewriting.text == STORY
     assert rewriting.rejected[why] >= 36  # of 48: some sentences have a flaw before it

@@ -583,9 +583,7 @@ def test_the_tokenizer_may_lie_elsewhere(folders: Folders, tmp_path: Path) -> No
     assert Dipper(model=folders.t5(), tokenizer="no/such")(SENTENCES[0]) == SAID[0]
 
 
-def test_a_tokenizer_of_the_hub_comes_without_weights(
-    folders: Folders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_hubs_tokenizer_has_no_weights(folders: Folders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The weights beside DIPPER's tokenizer would be 45 GB."""
     hub = pytest.importorskip("huggingface_hub")
     asked: list[Any] = []

@@ -58,7 +58,7 @@ def test_what_is_left_out_has_defaults() -> None:
         ({"grid": {"title.size": [1]}}, "no settings"),
     ],
 )
-def test_what_is_wrong_is_said(change: dict[str, Any], why: str) -> None:
+def test_mistakes(change: dict[str, Any], why: str) -> None:
     with pytest.raises(AlimarkError, match=why):
         parse(SMALL | change)
 

@@ -179,9 +179,7 @@ def test_one_bad_text_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert clean["failed"] == len(empty)
 
 
-def test_a_model_that_is_gone_ends_the_run_and_keeps_what_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_model_ends_the_run_and_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     llm = StandInLLM()
 
     def vanish(_: object) -> None:

@@ -52,9 +52,7 @@ def assert_same(ours: Any, theirs: Any) -> None:
 
 
 @pytest.mark.parametrize("bias", ["logits", "nucleus"])
-def test_kgw_samples_from_the_logits_of_transformers(
-    bias: str, folder: Path, llm: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kgw_samples_as_transformers_does(bias: str, folder: Path, llm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the green list of transformers in place of the hash. A processor of the user comes before temperature and top-p."""
     config = transformers.WatermarkingConfig(greenlist_ratio=0.5, bias=2.0, context_width=1)
     processor = config.construct_processor(500, "cpu")

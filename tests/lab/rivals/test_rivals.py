@@ -105,9 +105,7 @@ class TestKeys:
             Key.generate(scheme=name, embedder=EMBEDDER, **more, **wrong)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("name", LEARN)
-    def test_a_scheme_that_learns_needs_what_was_learned_for_it_with_its_embedder(
-        self, name: str, tmp_path: Path
-    ) -> None:
+    def test_a_scheme_that_learns_needs_data_for_it_and_its_embedder(self, name: str, tmp_path: Path) -> None:
         with pytest.raises(KeyFileError, match="alimark fit"):
             Key.generate(scheme=name, embedder=EMBEDDER)
         other = "simmark" if name == "k-semstamp" else "k-semstamp"

@@ -47,9 +47,7 @@ def fitted_with(name: str, **options: Any) -> tuple[Any, Fitted]:
         ("stand-in", {}, None),
     ],
 )
-def test_the_published_interval_is_taken_only_where_it_belongs(
-    name: str, options: dict[str, Any], interval: tuple[float, float] | None
-) -> None:
+def test_the_published_interval(name: str, options: dict[str, Any], interval: tuple[float, float] | None) -> None:
     embedder, fitted = fitted_with(name, **options)
     key = Key.generate(scheme="simmark", embedder=embedder, fitted=fitted, preset="paper", secret=bytes(32))
     assert (key.parameters["lower"], key.parameters["upper"]) == (interval or (None, None))

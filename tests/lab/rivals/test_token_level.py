@@ -334,9 +334,7 @@ def test_llama_cpp_writes_marked_text_a_request_for_each_token(scheme: str, writ
         mark.generate("It was late.", written, tokens=500)
 
 
-def test_the_bench_takes_the_tokenizer_of_its_llm_and_trains_the_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_bench_has_its_llms_tokenizer_and_trains_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a model in the form in which the hub has OPT: neither safetensors nor a tokenizer.json."""
     monkeypatch.setenv("ALIMARK_HOME", str(tmp_path / "home"))
     (tmp_path / "opt").mkdir()

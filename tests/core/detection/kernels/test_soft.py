@@ -234,9 +234,7 @@ def _plain_score(case: Case, key: int, rules: Sequence[SoftRule], first_blocks: 
     seed=st.integers(0, 2**32), count=st.integers(1, 9), length=st.integers(1, 20), keys=st.integers(1, 3 * LANES),
     run=st.integers(1, 6), frozen=st.booleans(),
 )  # fmt: skip
-def test_scores_are_those_of_plain_arithmetic_to_the_last_bit(
-    seed: int, count: int, length: int, keys: int, run: int, frozen: bool
-) -> None:
+def test_scores_equal_plain_arithmetic(seed: int, count: int, length: int, keys: int, run: int, frozen: bool) -> None:
     """One key, full lanes and lanes without a key, with and without runs of equal blocks."""
     case = Case(seed, count, 64, length, keys)
     case.blocks = np.ascontiguousarray(np.repeat(case.blocks, run, axis=1)[:, :length])

@@ -29,9 +29,7 @@ class TestNullTables:
             assert table.mean[0] == pytest.approx(0.5, abs=0.02)
             assert table.std[0] == pytest.approx(0.5 / math.sqrt(m), rel=0.05)
 
-    def test_other_block_sizes_and_lengths_are_computed_once(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_other_sizes_and_lengths_are_computed_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("ALIMARK_HOME", str(tmp_path))
         null_tables.null_table.cache_clear()
         table = null_tables.null_table(5, 100)

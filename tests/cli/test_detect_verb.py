@@ -121,9 +121,7 @@ def test_long_texts_are_searched_for_passages(run: Run, key_file: Path, marked_f
     assert run("detect", "-k", key_file, mixed, "--no-excerpt").status == 1
 
 
-def test_alignments_are_shown_if_found_or_asked_for(
-    run: Run, key_file: Path, marked_file: Path, tmp_path: Path
-) -> None:
+def test_alignments_show_if_found_or_asked_for(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
     human = human_file(tmp_path, " ".join(unmarked(12, 3)))
     assert "bits agreed" not in run("detect", "-k", key_file, human).out
     assert "bits agreed" in run("detect", "-k", key_file, human, "--alignment").out

@@ -110,9 +110,8 @@ def test_keys_are_created_rotated_and_retired_and_no_secret_leaves(running: Runn
         after = writer.post("/v1/completions", json={"prompt": "So.", "sentences": 1}).json()
         assert after["alimark"]["key_id"] == new.json()["id"]
         look = {"input": text["choices"][0]["text"], "keys": [old]}
-        assert reader.post("/v1/detect", json=look).json()["results"][0]["verdict"] == "found", (
-            "rotated, and still found"
-        )
+        [result] = reader.post("/v1/detect", json=look).json()["results"]
+        assert result["verdict"] == "found", "rotated, and still found"
         assert not admin.post(f"/v1/keys/{old}/retire", json={}).json()["alive"]
         assert reader.post("/v1/detect", json=look).status_code == 409
         secrets = [file.read_text().split('"secret": "')[1][:40] for file in running.service.settings.keys.iterdir()]

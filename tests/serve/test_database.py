@@ -62,18 +62,15 @@ def _migrate(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         "ALTER TABLE records ADD COLUMN language TEXT NOT NULL DEFAULT 'en'",
         "CREATE INDEX by_key ON records (key_id)",
     )
-    monkeypatch.setattr(
-        database, "MIGRATIONS", [*database.MIGRATIONS, (step[0], "ALTER TABLE nowhere ADD COLUMN x TEXT")]
-    )
+    wrong = (step[0], "ALTER TABLE nowhere ADD COLUMN x TEXT")
+    monkeypatch.setattr(database, "MIGRATIONS", [*database.MIGRATIONS, wrong])
     with pytest.raises(Exception, match="nowhere"):
         Store(url)
     monkeypatch.setattr(database, "MIGRATIONS", [*database.MIGRATIONS[:-1], step])
     with ThreadPoolExecutor(4) as pool:  # several servers that start at once
         for store in pool.map(lambda _: Store(url), range(4)):
-            assert (
-                store.do(lambda db: db.execute("SELECT COUNT(*) AS n FROM records WHERE language = 'en'"))[0]["n"]
-                == 1502
-            )
+            [row] = store.do(lambda db: db.execute("SELECT COUNT(*) AS n FROM records WHERE language = 'en'"))
+            assert row["n"] == 1502
             store.close()
     monkeypatch.setattr(database, "MIGRATIONS", database.MIGRATIONS[:1])
     with pytest.raises(DatabaseError, match="upgrade alimark"):

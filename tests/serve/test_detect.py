@@ -105,9 +105,8 @@ def test_a_long_text_is_searched_for_passages_by_itself(running: Running, texts:
 def test_sentences_are_compared_with_random_keys(running: Running, texts: list[str]) -> None:
     plain = " ".join(f"Nobody spoke of item {i} on the long list of things." for i in range(12))
     with running.client("detect") as client:
-        marked, unmarked = client.post("/v1/detect", json={"input": [texts[0], plain], "evidence": True}).json()[
-            "results"
-        ]
+        body = {"input": [texts[0], plain], "evidence": True}
+        marked, unmarked = client.post("/v1/detect", json=body).json()["results"]
         bare = client.post("/v1/detect", json={"input": texts[0]}).json()["results"][0]
     chances = [result["sentence_chances"] for result in (marked, unmarked)]
     assert [len(numbers) for numbers in chances] == [marked["sentence_count"], 12]

@@ -127,9 +127,8 @@ def test_sigterm_finishes_the_accepted_requests(tmp_path: Path) -> None:
     def ask(stream: bool) -> None:
         body = {"prompt": "So.", "sentences": 12, "stream": stream}
         headers = {"authorization": f"Bearer {tokens['generate']}"}
-        answers.append(
-            httpx.post(f"{process.url}/v1/completions", json=body, headers=headers, timeout=60, trust_env=False)
-        )
+        url = f"{process.url}/v1/completions"
+        answers.append(httpx.post(url, json=body, headers=headers, timeout=60, trust_env=False))
 
     asking = [threading.Thread(target=ask, args=(stream,)) for stream in (False, True)]
     for thread in asking:

@@ -69,14 +69,13 @@ def test_chat_plain_and_streamed(running: Running, client: Any) -> None:
 
 
 def test_several_prompts_and_choices(running: Running, client: Any) -> None:
-    completion = client.completions.create(model="stand-in", prompt=["One.", "Two."], n=2, seed=3, max_tokens=60)
+    options = {"prompt": ["One.", "Two."], "n": 2, "seed": 3, "max_tokens": 60}
+    completion = client.completions.create(model="stand-in", **options)
     assert [choice.index for choice in completion.choices] == [0, 1, 2, 3]
     assert len({choice.text for choice in completion.choices}) == 4
     assert all(len(choice.text.split()) == 60 for choice in completion.choices), "the stand-in's tokens are words"
     assert {choice.finish_reason for choice in completion.choices} == {"length"}
-    streamed = client.completions.create(
-        model="stand-in", prompt=["One.", "Two."], n=2, seed=3, max_tokens=60, stream=True
-    )
+    streamed = client.completions.create(model="stand-in", **options, stream=True)
     texts = ["", "", "", ""]
     for chunk in streamed:
         texts[chunk.choices[0].index] += chunk.choices[0].text
@@ -105,9 +104,7 @@ def test_every_text_has_its_record(running: Running, client: Any) -> None:
     chunks = list(client.completions.create(model="stand-in", prompt="Again.", max_tokens=20, stream=True))
     wanted = {*completion.alimark["record_ids"], *chunks[-1].alimark["record_ids"]}
     with running.client("admin") as admin:
-        lines = [
-            line for line in admin.get("/v1/records").iter_lines() if any(record_id in line for record_id in wanted)
-        ]
+        lines = [line for line in admin.get("/v1/records").iter_lines() if any(name in line for name in wanted)]
     assert len(lines) == 2
     assert all('"text"' not in line and '"text_sha256"' in line for line in lines)
 

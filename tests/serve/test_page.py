@@ -43,14 +43,10 @@ def page(chromium: Any, running: Running) -> Iterator[Any]:
     context = chromium.new_context(viewport={"width": 1000, "height": 800})
     opened = context.new_page()
     opened.set_default_timeout(30_000)
-    opened.on(
-        "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
-    )
+    opened.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
     opened.on("pageerror", lambda error: complaints.append(str(error)))
-    opened.on(
-        "request",
-        lambda request: None if request.url.startswith((running.url, "blob:")) else complaints.append(request.url),
-    )
+    here = (running.url, "blob:")
+    opened.on("request", lambda asked: None if asked.url.startswith(here) else complaints.append(asked.url))
     opened.complaints = complaints
     opened.goto(running.url)
     opened.fill("#token", token)
@@ -262,12 +258,7 @@ def test_attacks_that_are_not_installed_are_not_offered(page: Any, monkeypatch: 
     monkeypatch.setattr("alimark.serve.api.find_spec", lambda library: None)
     page.reload()
     page.wait_for_selector("#attack option", state="attached")
-    assert options.all_text_contents() == [
-        "delete sentences",
-        "merge sentences",
-        "split sentences",
-        "reorder sentences",
-    ]
+    assert options.all_text_contents() == [f"{verb} sentences" for verb in ("delete", "merge", "split", "reorder")]
 
 
 def test_words_of_a_table_head_are_not_broken(page: Any, marked: str) -> None:

@@ -35,9 +35,8 @@ class Restructurer(LLM):
         self.asked += requests
         draws = []
         for request in requests:
-            [text] = re.findall(
-                r"\[Paraphrased Text\]:\n\n(.*)\n\nOutput format", request.messages[-1].content, re.DOTALL
-            )
+            pattern = r"\[Paraphrased Text\]:\n\n(.*)\n\nOutput format"
+            [text] = re.findall(pattern, request.messages[-1].content, re.DOTALL)
             answers = [self.answer(splitter().units(text), number) for number in range(request.count)]
             for error in answers:
                 if isinstance(error, Exception):

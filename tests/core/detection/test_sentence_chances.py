@@ -45,9 +45,8 @@ def test_stated_probabilities_are_the_shares_of_marked_sentences() -> None:
         key, around = soft_key(number), unmarked(24, number)
         text, place = written(key, seed=number), 7 * number % 24
         for passage, rest in (([], around), (text, around), (text[3:9], around), (text, [])):
-            detection = AliMark(key, embedder=EMBEDDER).detect(
-                " ".join([*rest[:place], *passage, *rest[place:]]), draws=20
-            )
+            whole = " ".join([*rest[:place], *passage, *rest[place:]])
+            detection = AliMark(key, embedder=EMBEDDER).detect(whole, draws=20)
             stated += detection.sentence_chances
             marked += [sentence in passage for sentence in detection.sentences]
     for low, high in ((0, 0.2), (0.2, 0.8), (0.8, 1.01)):

@@ -22,9 +22,8 @@ CUTTER = splitter()
 
 
 def key_of(number: int = 0, **parameters: Any) -> Key:
-    return Key.generate(
-        embedder=EMBEDDER, secret=bytes([number, *range(1, 32)]), **{"starts": "conversation", **parameters}
-    )
+    secret = bytes([number, *range(1, 32)])
+    return Key.generate(embedder=EMBEDDER, secret=secret, **{"starts": "conversation", **parameters})
 
 
 def origin(prompt: str, *turns: Message) -> TextOrigin:

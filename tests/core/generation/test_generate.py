@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import product
 
 import pytest
 
@@ -63,9 +64,8 @@ def test_sampling_stops_at_the_first_full_match() -> None:
 
 def test_without_a_full_match_the_best_are_drawn_at_random_and_repeats_count() -> None:
     key = KEYS[16]
-    texts = [
-        f" The {word} stood by the {place} for hours. " for word in ("cat", "dog", "king") for place in ("sea", "door")
-    ]
+    pairs = product(("cat", "dog", "king"), ("sea", "door"))
+    texts = [f" The {word} stood by the {place} for hours. " for word, place in pairs]
     block = int(key.blocks(1)[0])
     bits = to_bits(project(EMBEDDER.embed([t.strip() for t in texts]), key)).tolist()
     count = {t: 16 - (b ^ block).bit_count() for t, b in zip(texts, bits, strict=True)}

@@ -210,9 +210,7 @@ def test_texts_that_wait_get_a_sentence_in_turn() -> None:
     order: list[int] = []
 
     def session(number: int) -> Session:
-        return Session(
-            "It was late.", None, GenerationSettings(3), seed=number, progress=lambda _: order.append(number)
-        )
+        return Session("It rained.", None, GenerationSettings(3), seed=number, progress=lambda _: order.append(number))
 
     go = threading.Event()
     with Scheduler(watched(StandInLLM(), lambda _: go.wait(10)), None, batch=1) as scheduler:
@@ -220,9 +218,8 @@ def test_texts_that_wait_get_a_sentence_in_turn() -> None:
         go.set()
         texts = [future.result(10).text for future in futures]
     assert order == [0, 1, 2] * 3
-    assert texts == [
-        generate("It was late.", None, None, StandInLLM(), GenerationSettings(3), seed=i).text for i in range(3)
-    ]
+    alone = [generate("It rained.", None, None, StandInLLM(), GenerationSettings(3), seed=i) for i in range(3)]
+    assert texts == [text.text for text in alone]
 
 
 BLOCK = "```python\nfor i in range(3):\n    print(i. real)\n\n# Done. Next.\n```\n"

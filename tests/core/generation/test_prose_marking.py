@@ -86,9 +86,8 @@ def test_candidates_that_normalisation_would_split_are_rejected() -> None:
     class Joined(StandInLLM):
         def _one(self, request: Request, number: int, sampling: Sampling, stop: StopCondition) -> Draw:
             draw = super()._one(request, number, sampling, stop)
-            return (
-                Draw(draw.text.replace(" the ", " out.<br><br>The "), draw.tokens, draw.ended) if number % 2 else draw
-            )
+            joined = Draw(draw.text.replace(" the ", " out.<br><br>The "), draw.tokens, draw.ended)
+            return joined if number % 2 else draw
 
     generation = write(Joined())
     assert generation.rejected.get("resplit", 0) > 0

@@ -208,9 +208,8 @@ class TestChat:
 
     @pytest.mark.parametrize("dialect", ["vllm", "sglang"])
     def test_an_unfinished_turn_is_left_open(self, fake: Fake, dialect: Any) -> None:
-        fake.answer = teller(
-            "Air is St. Paul's way. So.", stop_field="stop_reason" if dialect == "vllm" else "matched_stop"
-        )
+        field = "stop_reason" if dialect == "vllm" else "matched_stop"
+        fake.answer = teller("Air is St. Paul's way. So.", stop_field=field)
         with connect(fake, dialect=dialect) as llm:
             over: Callable[[str], bool] = lambda text: "way. " in text  # noqa: E731
             [[one]] = llm.draw([Request("Air is", 1, 1, messages=(ASKED,))], ANY, over)

@@ -58,9 +58,8 @@ ENTRY_POINTS = {
 def key(install: Callable[..., None]) -> alimark.Key:
     """A key of the installed scheme."""
     install("plug", PACKAGE, **ENTRY_POINTS)
-    return alimark.Key.generate(
-        scheme="side", embedder="small", splitter="full-stops", secret=bytes(range(32)), margin=0.02
-    )
+    names = {"scheme": "side", "embedder": "small", "splitter": "full-stops"}
+    return alimark.Key.generate(**names, secret=bytes(range(32)), margin=0.02)
 
 
 def test_a_scheme_of_a_package_generates_and_detects(key: alimark.Key, tmp_path: Path) -> None:
@@ -97,9 +96,8 @@ def test_the_command_line_knows_the_scheme_of_a_package(key: alimark.Key, tmp_pa
     file = tmp_path / "key.json"
     assert command("keygen", "--scheme", "side", "--embedder", "small", "--set", "margin=0.03", "-o", file).status == 0
     assert alimark.Key.load(file).parameters["margin"] == 0.03
-    text = alimark.load(alimark.Key.load(file)).generate(
-        "It was late.", alimark.load_llm("plug:m"), sentences=16, seed=1
-    )
+    mark = alimark.load(alimark.Key.load(file))
+    text = mark.generate("It was late.", alimark.load_llm("plug:m"), sentences=16, seed=1)
     (tmp_path / "text.txt").write_text(text.text)
     result = command("detect", "-k", file, tmp_path / "text.txt", "--json")
     assert (result.status, json.loads(result.out)["scheme"]) == (0, "side")

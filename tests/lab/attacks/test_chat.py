@@ -31,9 +31,7 @@ class Teller:
     name = "teller"
     limits: tuple[str, ...] = ()
 
-    def __init__(
-        self, tell: Tell, *, max_concurrency: int = 1, preferred_batch: int = 1, ended: Ended = "model"
-    ) -> None:
+    def __init__(self, tell: Tell, max_concurrency: int = 1, preferred_batch: int = 1, ended: Ended = "model") -> None:
         self.tell, self.ended = tell, ended
         self.max_concurrency, self.preferred_batch = self.single_draw_batching = max_concurrency, preferred_batch
         self.asked: list[Request] = []

@@ -29,14 +29,17 @@ def sentence(number: int) -> str:
     return f"{SUBJECTS[a]} {VERBS[b]} {THINGS[c]} in room {number}."
 
 
-texts = st.lists(st.integers(0, 10_000), min_size=1, max_size=30, unique=True).map(
-    lambda some: [sentence(i) for i in some]
-)
+texts = st.lists(st.integers(0, 10_000).map(sentence), min_size=1, max_size=30, unique=True)
 rates = st.sampled_from([0.1, 0.2, 0.3, 0.4, 0.5])
 seeds = st.integers(0, 2**48)
-POOL = tuple(
-    " ".join(f"Nobody {VERBS[i % 7]} {THINGS[j % 7]} of number {i}{j} again." for j in range(6)) for i in range(20)
-)
+
+
+def foreign(number: int, count: int) -> str:
+    """A text of other sentences."""
+    return " ".join(f"Nobody {VERBS[number % 7]} {THINGS[j % 7]} of number {number}{j} again." for j in range(count))
+
+
+POOL = tuple(foreign(i, 6) for i in range(20))
 
 
 def sentences(text: str) -> list[str]:
@@ -116,9 +119,7 @@ def test_truncate(some: list[str], rate: float, seed: int, side: str) -> None:
 @given(texts, rates, seeds, st.integers(1, 4))
 def test_copy_paste(some: list[str], rate: float, seed: int, runs: int) -> None:
     k = max(1, math.floor(rate * len(some) + 0.5))
-    human = [
-        " ".join(f"Nobody {VERBS[i % 7]} {THINGS[j % 7]} of number {i}{j} again." for j in range(40)) for i in (1, 2)
-    ]
+    human = [foreign(i, 40) for i in (1, 2)]
     made = sentences(CopyPaste(rate, runs, human)(" ".join(some), seed))
     marked = [one in some for one in made]
     assert len(made) == len(some)
@@ -216,10 +217,8 @@ def test_splits_are_sentences(sentence: str, halves: tuple[str, str]) -> None:
 
 
 def test_merges_take_care() -> None:
-    assert (
-        Merge(0.5)("Where is it? The key is here.\n\nAnother paragraph begins now. Mr. Smith came home.", 1).count("?")
-        == 1
-    )
+    made = Merge(0.5)("Where is it? The key is here.\n\nAnother paragraph begins now. Mr. Smith came home.", 1)
+    assert made.count("?") == 1
     with pytest.raises(AttackError, match="can be merged"):
         Merge(0.5)("Where is it? Who has it?")
     made = Merge(0.5)("The road was closed. However, nobody told Maria.")

@@ -119,12 +119,9 @@ def test_what_is_left_alone(text: str) -> None:
 
 
 def test_another_language_has_no_synonyms_here() -> None:
-    text = (
-        "Die Antwort war sehr schnell gekommen, und er hat das Haus mit der Hand auf den Tisch der Mutter gestellt, die "
-        * 3
-    )
+    text = "Die Antwort war sehr schnell gekommen, und er hat das Haus mit der Hand auf den Tisch der Mutter gestellt, die "
     with pytest.raises(AttackError, match="not English"):
-        Synonyms()(text)
+        Synonyms()(text * 3)
 
 
 def test_no_word_becomes_one_that_is_beside_it() -> None:
@@ -177,7 +174,7 @@ def test_so_many_words_get_one_slip(text: str, rate: float, seed: int) -> None:
 
 
 KEYS = {
-    key: (x + y / 2, y) for y, row in enumerate(("qwertyuiop", "asdfghjkl", "zxcvbnm")) for x, key in enumerate(row)
+    key: (x + y / 2, y) for y, row in enumerate("qwertyuiop asdfghjkl zxcvbnm".split()) for x, key in enumerate(row)
 }
 
 
@@ -204,9 +201,7 @@ def test_short_words_and_code_get_no_slip() -> None:
 
 
 @settings(max_examples=120, deadline=None)
-@given(
-    st.one_of(st.text(), st.lists(st.sampled_from([*SENTENCES, *LAYOUT, *NO_PROSE, "`", "'", "an", "a"])).map("".join))
-)
+@given(st.text() | st.lists(st.sampled_from([*SENTENCES, *LAYOUT, *NO_PROSE, "`", "'", "an", "a"])).map("".join))
 def test_any_text_is_rewritten_or_refused(text: str) -> None:
     for place, done in [*Synonyms(1).run([Target(text)]), *Typos(1).run([Target(text)])]:
         assert place == 0

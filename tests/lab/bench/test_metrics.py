@@ -54,9 +54,8 @@ class TestAurocInterval:
         rng = np.random.default_rng(1)
         marked = rng.normal(stats.norm.ppf(truth) * math.sqrt(2), 1, (200, 50))
         human = rng.normal(0, 1, (200, 100))
-        share, width = coverage(
-            truth, (metrics.auroc_interval(x, y, draws=300) for x, y in zip(marked, human, strict=True))
-        )
+        pairs = zip(marked, human, strict=True)
+        share, width = coverage(truth, (metrics.auroc_interval(x, y, draws=300) for x, y in pairs))
         assert share >= 0.93
         assert width <= 0.22
 
@@ -88,9 +87,7 @@ class TestTprAt:
         estimate = tpr_at([97, 98, 98.5, 99, 99.5], np.arange(100), 0.01)
         assert (estimate.value, estimate.count) == (3 / 5, 5)
 
-    @pytest.mark.parametrize(
-        ("fpr", "needed"), [(0.05, 20), (0.01, 100), (0.005, 200), (0.001, 5000), (0.0001, 50_000)]
-    )
+    @pytest.mark.parametrize(("fpr", "needed"), [(0.05, 20), (0.01, 100), (0.005, 200), (0.001, 5000), (1e-4, 50_000)])
     def test_needs_negatives(self, fpr: float, needed: int) -> None:
         assert metrics.negatives_needed(fpr) == needed
         human = np.random.default_rng(0).normal(size=needed)
@@ -137,9 +134,8 @@ class TestTprAt:
         for hits in (0, 3, 40):
             estimate = tpr_at([2.0] * hits + [-2.0] * (40 - hits), human, 0.5, draws=5000)
             exact = metrics.share(hits, 40)
-            assert (estimate.low, estimate.value, estimate.high) == pytest.approx(
-                (exact.low, exact.value, exact.high), abs=0.012
-            )
+            wanted = (exact.low, exact.value, exact.high)
+            assert (estimate.low, estimate.value, estimate.high) == pytest.approx(wanted, abs=0.012)
 
     def test_groups(self) -> None:
         rng = np.random.default_rng(6)
@@ -160,9 +156,8 @@ class TestTprAt:
         shared = rng.normal(size=(120, 60)).repeat(10, axis=1)
         null = math.sqrt(alike) * shared + math.sqrt(1 - alike) * rng.normal(size=(120, 600))
         scores = rng.normal(stats.norm.isf(0.01) - stats.norm.isf(0.7), 1, (120, 200))
-        share, width = coverage(
-            0.7, (tpr_at(x, y, 0.01, groups=groups, draws=300) for x, y in zip(scores, null, strict=True))
-        )
+        pairs = zip(scores, null, strict=True)
+        share, width = coverage(0.7, (tpr_at(x, y, 0.01, groups=groups, draws=300) for x, y in pairs))
         assert share >= 0.92
         assert width <= 0.65
 

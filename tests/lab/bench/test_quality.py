@@ -165,9 +165,8 @@ def test_prose_reads_better_than_its_words_shuffled() -> None:
     words = text.split()
     np.random.default_rng(0).shuffle(words)
     oracle = Oracle("smollm2-135m")
-    fluent, shuffled, alone = perplexities(
-        oracle, [("It was late.", text), ("It was late.", " ".join(words)), ("", text)]
-    )
+    start = "It was late."
+    fluent, shuffled, alone = perplexities(oracle, [(start, text), (start, " ".join(words)), ("", text)])
     assert 3 < fluent < alone < shuffled / 5
 
 

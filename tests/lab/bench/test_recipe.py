@@ -64,9 +64,8 @@ def test_mistakes(change: dict[str, Any], why: str) -> None:
 
 
 def test_lists_of_settings_are_several_attacks() -> None:
-    recipe = parse(
-        SMALL | {"attack": [{"name": "delete", "rate": [0.1, 0.2]}, {"name": "translate", "via": ["pt", "fr"]}]}
-    )
+    rows = [{"name": "delete", "rate": [0.1, 0.2]}, {"name": "translate", "via": ["pt", "fr"]}]
+    recipe = parse(SMALL | {"attack": rows})
     expanded = attacks(recipe)
     assert [attack.label for attack in expanded] == ["delete 0.1", "delete 0.2", "translate pt", "translate fr"]
     assert [attack.rate for attack in expanded] == [0.1, 0.2, None, None]
@@ -128,12 +127,9 @@ def test_a_grid_is_every_combination() -> None:
 
 def test_overrides(tmp_path: Path) -> None:
     path = tmp_path / "one.toml"
-    path.write_text(
-        'title = "x"\n[data]\nsets = ["manual"]\n[[watermark]]\nlabel = "A"\n[[watermark]]\nlabel = "B"\n', "utf-8"
-    )
-    recipe = load(
-        path, ["llm=gemma-3-270m", "data.texts=7", "watermark.1.key.block_size=16", "watermark.generate.candidates=8"]
-    )
+    path.write_text('title = "x"\ndata = {sets = ["manual"]}\nwatermark = [{label = "A"}, {label = "B"}]\n', "utf-8")
+    changes = ["data.texts=7", "watermark.1.key.block_size=16", "watermark.generate.candidates=8"]
+    recipe = load(path, ["llm=gemma-3-270m", *changes])
     assert recipe.llm.name == "gemma-3-270m"
     assert recipe.data.texts == 7
     assert [watermark.key for watermark in recipe.watermark] == [{}, {"block_size": 16}]

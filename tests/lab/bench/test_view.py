@@ -89,11 +89,10 @@ def test_every_scored_text_is_listed(answers: Answers) -> None:
     assert (clean["total"], clean["pages"]) == (4, 1)
     verdicts = {entry.verdict for entry in answers.index.entries if entry.attack == "no attack"}
     assert "found" in verdicts
-    both = [
-        answers.listed({"attack": "human text", "verdict": verdict}, 0)["total"] for verdict in ("found", "not found")
-    ]
-    assert sum(both) == 80
-    assert both[1] > 65
+    found, not_found = (
+        answers.listed({"attack": "human text", "verdict": name}, 0)["total"] for name in ("found", "not found")
+    )
+    assert (found + not_found, not_found > 65) == (80, True)
 
 
 def test_only_one_page_of_texts_is_sent(answers: Answers) -> None:
@@ -238,13 +237,9 @@ def test_in_a_browser(answers: Answers) -> None:
         opened = library.chromium.launch(executable_path=browser(), args=["--no-sandbox", "--disable-gpu"])
         page: Any = opened.new_page(viewport={"width": 1400, "height": 900})
         page.set_default_timeout(30_000)
-        page.on(
-            "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
-        )
+        page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on(
-            "request", lambda request: None if request.url.startswith(server.url) else complaints.append(request.url)
-        )
+        page.on("request", lambda asked: None if asked.url.startswith(server.url) else complaints.append(asked.url))
         page.goto(server.url)
         page.wait_for_selector("#table table")
         assert page.inner_text("#count") == "104 texts"

@@ -53,9 +53,8 @@ def test_the_model_is_asked_for_all_sentences_at_once() -> None:
     assert (set(generation.matches), generation.candidates) == ({4}, 8 * 32)
     sizes: list[int] = []
     llm = watched(StandInLLM(), lambda requests: sizes.append(len(requests)))
-    answers: list[Any] = [
-        mark.detect_batch([generation.text], RandomKeys(draws=200), llm=model)[0] for model in (llm, None)
-    ]
+    text, settings = [generation.text], RandomKeys(draws=200)
+    answers: Any = [*mark.detect_batch(text, settings, llm=llm), *mark.detect_batch(text, settings)]
     detection, without = answers
     assert sizes == [7]
     assert detection.verdict(0.05) == "found"

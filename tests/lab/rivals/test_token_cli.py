@@ -31,9 +31,7 @@ def test_a_text_is_marked_and_found(scheme: str, folder: Path, tmp_path: Path, c
         options += ["--set", "length=64"]
     if scheme == "sir":
         learned = tmp_path / "sir.safetensors"
-        done = command(
-            "fit", "sir", "-o", learned, "--embedder", "stand-in", "--set", "epochs=5", "--set", "passages=100"
-        )
+        done = command("fit", "sir", "-o", learned, "--embedder", "stand-in", "--set=epochs=5", "--set=passages=100")
         assert done.status == 0, done.err
         options += ["--fitted", learned, "--embedder", "stand-in"]
     assert command("keygen", "-o", key, "--scheme", scheme, *options).status == 0
@@ -56,9 +54,7 @@ def test_a_text_is_marked_and_found(scheme: str, folder: Path, tmp_path: Path, c
 
 def test_many_prompts_go_to_a_file_and_are_audited(folder: Path, tmp_path: Path, command: Run) -> None:
     key, prompts, texts, found = (tmp_path / name for name in ("key.json", "p.jsonl", "t.jsonl", "f.jsonl"))
-    prompts.write_text(
-        "".join(json.dumps({"id": str(i), "prompt": f"It was late on day {i}."}) + "\n" for i in range(3))
-    )
+    prompts.write_text("".join(json.dumps({"id": str(i), "prompt": f"It was day {i}."}) + "\n" for i in range(3)))
     assert command("keygen", "-o", key, "--scheme", "kgw", "--set", f"tokenizer={folder}").status == 0
     wanted = ("generate", "-k", key, "--llm", folder, "--input", prompts, "--output", texts, "--tokens", 60, *PLAIN)
     done = command(*wanted)

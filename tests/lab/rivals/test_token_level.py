@@ -77,9 +77,8 @@ def test_marked_text_is_found_and_other_keys_find_nothing(scheme: str, folder: P
     assert {(one.scheme, one.key_id, one.tokens) for one in made} == {(scheme, mark.key.id, 64)}
     assert all(not one.text.startswith(prompt[:10]) for one, prompt in zip(made, PROMPTS, strict=True))
     again = mark.generate(PROMPTS, llm, tokens=10, seed=5, sampling=PLAIN)
-    assert all(
-        one.text.startswith(short.text) for one, short in zip(made, again, strict=True)
-    )  # nothing is carried over
+    # Nothing is carried over.
+    assert all(one.text.startswith(short.text) for one, short in zip(made, again, strict=True))
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -26,9 +26,8 @@ def save_tiny(folder: Path) -> None:
     with torch.no_grad():
         model.lm_head.weight.mul_(6)
         for i, token in enumerate(tokenizer.convert_ids_to_tokens(range(len(ids)))):
-            model.lm_head.bias[i] = (
-                0.0 if token[:1] == "Ġ" else -8.0
-            )  # whole words, which are read as they were written
+            # Whole words are read as they were written.
+            model.lm_head.bias[i] = 0.0 if token[:1] == "Ġ" else -8.0
         model.lm_head.bias[ids["."]] = 2.5
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -172,11 +172,9 @@ def test_local_search_is_the_oracle(seed: int, count: int, m: int, length: int) 
     costs = LocalCosts(0.25, 0.5, 0.75, 0.5)  # exact in binary, so that sums compare exactly
     scores = alignment.search_local(case.units, case.valid, case.packed, m, costs)
     for key in range(2):
-        expected = oracle.local_score(
-            count, case.bits, case.splittable.tolist(), case.secret(key), m, **costs._asdict()
-        )
-        assert scores[key] == expected
-        assert alignment.trace_local(case.units, case.valid, case.packed[key], m, costs)[0] == expected
+        best = oracle.local_score(count, case.bits, case.splittable.tolist(), case.secret(key), m, **costs._asdict())
+        assert scores[key] == best
+        assert alignment.trace_local(case.units, case.valid, case.packed[key], m, costs)[0] == best
 
 
 def test_batches_of_texts_equal_texts_one_by_one() -> None:

@@ -1,4 +1,4 @@
-"""Language models whose requests a test watches, or whose draws it makes itself."""
+"""Models whose calls a test watches, and language models whose draws it makes itself."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 from alimark.core.llm.base import LLM, Draw, Request, Sampling, StopCondition
 
 
-def watched(llm: Any, watch: Callable[[Sequence[Request]], object]) -> Any:
-    """The model, which shows the requests of every call to `watch` before it draws; `watch` may raise an error."""
-    draw = llm.draw
+def watched(model: Any, watch: Callable[[Any], object], method: str = "draw") -> Any:
+    """The model, which shows the requests or texts of every call to `watch` first; `watch` may raise an error."""
+    real = getattr(model, method)
 
-    def call(requests: Sequence[Request], *rest: Any) -> Any:
-        watch(requests)
-        return draw(requests, *rest)
+    def call(asked: Any, *rest: Any) -> Any:
+        watch(asked)
+        return real(asked, *rest)
 
-    llm.draw = call
-    return llm
+    setattr(model, method, call)
+    return model
 
 
 class Told(LLM):

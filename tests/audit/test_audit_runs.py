@@ -24,6 +24,7 @@ from alimark.audit.worker import FIRST_DRAWS, STOP_AFTER, Audit, RememberingEmbe
 from alimark.errors import AlimarkError
 from alimark.testing import StandInEmbedder
 from commands import Run
+from watched import watched
 
 pytest.importorskip("pyarrow")
 
@@ -231,36 +232,28 @@ def test_a_first_pass(tmp_path: Path, texts: list[str]) -> None:
 
 
 def test_boilerplate_is_embedded_once() -> None:
-    class Counting(StandInEmbedder):
-        asked = 0
-
-        def embed(self, texts: Any) -> Any:
-            self.asked += len(texts)
-            return super().embed(texts)
-
-    inner = Counting()
+    asked: list[str] = []
+    inner = watched(StandInEmbedder(), asked.extend, "embed")
     kept = RememberingEmbedder(inner, 1)
     some = plain_texts(40)
     np.testing.assert_array_equal(kept.embed(some + some[:5]), EMBEDDER.embed(some + some[:5]))
     np.testing.assert_array_equal(kept.embed(some[::-1]), EMBEDDER.embed(some[::-1]))
-    assert (inner.asked, kept.counts["asked"], kept.counts["embedded"]) == (40, 85, 40)
+    assert (len(asked), kept.counts["asked"], kept.counts["embedded"]) == (40, 85, 40)
     most = (1 << 20) // (4 * inner.dimension)
     many = [f"Text {i}." for i in range(most + 10)]
     kept.embed(many)
     assert len(kept._kept) == most
-    nothing = RememberingEmbedder(Counting(), 0)
+    nothing = RememberingEmbedder(StandInEmbedder(), 0)
     np.testing.assert_array_equal(nothing.embed(some[:3]), EMBEDDER.embed(some[:3]))
     assert not nothing._kept
 
 
 def test_an_unexpected_error_is_one_documents_own() -> None:
-    class Trap(StandInEmbedder):
-        def embed(self, texts: Any) -> Any:
-            if any("TRAP" in text for text in texts):
-                raise ZeroDivisionError("nobody thought of this")
-            return super().embed(texts)
+    def trap(texts: Any) -> None:
+        if any("TRAP" in text for text in texts):
+            raise ZeroDivisionError("nobody thought of this")
 
-    auditor = Auditor([key()], SETTINGS, lambda _: Trap())
+    auditor = Auditor([key()], SETTINGS, lambda _: watched(StandInEmbedder(), trap, "embed"))
     answers = auditor.answer([marked(key()), "It is a TRAP.", *plain_texts(2)])
     assert [isinstance(answer, AlimarkError) for answer in answers] == [False, True, False, False]
     assert "nobody thought of this" in str(answers[1])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from alimark import Key
 from alimark.testing import StandInEmbedder
 from commands import Run
@@ -24,31 +26,22 @@ def test_a_payload_is_written_and_read(run: Run, tmp_path: Path) -> None:
     assert (too_large.status, "from 0 to 255" in too_large.err) == (2, True)
 
 
-def test_a_line_may_have_its_own_payload_and_is_passed_over_where_it_does_not_fit(run: Run, tmp_path: Path) -> None:
-    key, source, output = (tmp_path / name for name in ("key.json", "prompts.jsonl", "texts.jsonl"))
+@pytest.mark.parametrize(("verb", "field"), [("generate", "prompt"), ("rewrite", "text")])
+def test_a_line_may_have_its_own_payload(run: Run, tmp_path: Path, verb: str, field: str) -> None:
+    """A line whose payload does not fit is passed over."""
+    key, source, output = (tmp_path / name for name in ("key.json", "in.jsonl", "out.jsonl"))
     Key.generate(embedder=StandInEmbedder(), payload_bits=8).save(key)
-    source.write_text('{"id": 1, "prompt": "One.", "payload": 256}\n{"id": 2, "prompt": "Two.", "payload": "x"}\n'
-                      '{"id": 3, "prompt": "Three.", "payload": 9}\n{"id": 4, "prompt": "Four."}\n')  # fmt: skip
-    options = ["--sentences", 1, "--candidates", 2, "--payload", 5]
-    answer = run("generate", "-k", key, "--input", source, "--output", output, *options)
+    payloads: list[dict[str, object]] = [{"payload": 256}, {"payload": "x"}, {"payload": 9}, {}]
+    lines = [{"id": n, field: "The boat came. The crew left.", **payload} for n, payload in enumerate(payloads, 1)]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    sentences = ["--sentences", 1] if verb == "generate" else []
+    options = ["--input", source, "--output", output, "--candidates", 2, "--payload", 5, *sentences]
+    answer = run(verb, "-k", key, *options)
     assert answer.status == 0
-    assert "prompts.jsonl:1: a payload of 8 bits is a whole number from 0 to 255, not 256; passed over" in answer.err
-    assert "2 texts written, 0 were there already, 2 lines failed" in answer.err
+    assert "in.jsonl:1: a payload of 8 bits is a whole number from 0 to 255, not 256; passed over" in answer.err
+    assert "0 were there already, 2 lines failed" in answer.err
     records = [json.loads(line) for line in output.read_text().splitlines()]
     assert {record["id"]: record["payload"] for record in records} == {"3": 9, "4": 5}
-
-
-def test_a_line_to_rewrite_may_have_its_own_payload(run: Run, tmp_path: Path) -> None:
-    key, source, output = (tmp_path / name for name in ("key.json", "texts.jsonl", "rewritten.jsonl"))
-    Key.generate(embedder=StandInEmbedder(), payload_bits=8).save(key)
-    lines: list[dict[str, object]] = [{"id": "1"}, {"id": "2", "payload": 9}, {"id": "3", "payload": 256}]
-    source.write_text("".join(json.dumps(line | {"text": "The boat came. The crew left."}) + "\n" for line in lines))
-    options = ["--input", source, "--output", output, "--candidates", 2, "--payload", 5]
-    answer = run("rewrite", "-k", key, *options)
-    assert (answer.status, "whole number from 0 to 255, not 256; passed over" in answer.err) == (0, True)
-    assert "0 were there already, 1 lines failed" in answer.err
-    records = [json.loads(line) for line in output.read_text().splitlines()]
-    assert {record["id"]: record["payload"] for record in records} == {"1": 5, "2": 9}
 
 
 def test_keygen_makes_keys_with_payloads(run: Run, tmp_path: Path) -> None:

@@ -140,19 +140,7 @@ def detection_values(answer: Any) -> Values:
     """All that a detection says, without what is empty. Fields of its record that repeat a value are named alone."""
     values: Values = {
         name: encoded(getattr(answer, name))
-        for name in (
-            "key_id",
-            "scheme",
-            "raw",
-            "score",
-            "z",
-            "p_value",
-            "p_randomised",
-            "p_tail",
-            "draws",
-            "above",
-            "ties",
-        )
+        for name in "key_id scheme raw score z p_value p_randomised p_tail draws above ties".split()
     }
     verdict = answer.verdict()
     values |= {"verdict": str(verdict), "needed": verdict.needed, "stopped_early": answer.stopped_early}
@@ -210,9 +198,7 @@ def detections(stem: str, key: alimark.Key, texts: Sequence[dict[str, Any]]) -> 
     if key.scheme == "alimark" and key.soft:
         names = tuple(name for name in names if name != "reference")  # the public code has no rule for soft decisions
     if stem in ("hard-1", "hard-32"):
-        names = tuple(
-            name for name in names if name != "reference"
-        )  # a table takes seconds; hard-5 shows that it is made
+        names = tuple(name for name in names if name != "reference")  # a table takes seconds; hard-5 has one
     if key.scheme == "exp":
         names = ("stop",)
     for name in names:

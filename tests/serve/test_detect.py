@@ -19,6 +19,7 @@ from alimark.errors import LimitError, TextError
 from alimark.serve.checking import Answer, Check, Checker
 from alimark.serve.places import QueueFull
 from alimark.testing import StandInEmbedder, StandInLLM
+from watched import watched
 
 EMBEDDER = StandInEmbedder()
 
@@ -142,13 +143,8 @@ def submit(checker: Checker, *texts: str, key: Key | None = None) -> list[TimedF
 
 def test_texts_that_wait_are_answered_and_too_many_are_refused() -> None:
     go = threading.Event()
-
-    class Waiting(StandInEmbedder):
-        def embed(self, texts):  # type: ignore[no-untyped-def]
-            go.wait(10)
-            return super().embed(texts)
-
-    key, checker = Key.generate(embedder=EMBEDDER, decision="hard"), Checker(lambda _: Waiting(), most=20)
+    waiting = watched(StandInEmbedder(), lambda _: go.wait(10), "embed")
+    key, checker = Key.generate(embedder=EMBEDDER, decision="hard"), Checker(lambda _: waiting, most=20)
     texts = [f"Text {i} was here. It said little." for i in range(19)]
     futures = submit(checker, *texts, key=key)
     with pytest.raises(QueueFull):
@@ -163,19 +159,17 @@ def test_texts_that_wait_are_answered_and_too_many_are_refused() -> None:
 
 
 def test_an_error_of_the_embedder_is_reported_and_the_next_batch_works() -> None:
-    class Failing(StandInEmbedder):
-        fails = True
+    faults = [RuntimeError("out of memory")]
 
-        def embed(self, texts):  # type: ignore[no-untyped-def]
-            if self.fails:
-                raise RuntimeError("out of memory")
-            return super().embed(texts)
+    def fail(_: object) -> None:
+        if faults:
+            raise faults[0]
 
-    embedder, key = Failing(), Key.generate(embedder=EMBEDDER, decision="hard")
-    checker = Checker(lambda _: embedder, most=4)
+    key = Key.generate(embedder=EMBEDDER, decision="hard")
+    checker = Checker(lambda _: watched(StandInEmbedder(), fail, "embed"), most=4)
     with pytest.raises(RuntimeError):
         submit(checker, "One came. Two went.")[0].result(10)
-    embedder.fails = False
+    faults.clear()
     assert submit(checker, "One came. Two went.", key=key)[0].result(10)[0].key_id == key.id
     with pytest.raises(TextError):
         submit(checker, " ")[0].result(10)

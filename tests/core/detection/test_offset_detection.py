@@ -1,7 +1,4 @@
-"""Keys with offsets, a secret start for each text: where it is found, the p-value that allows for the search, key files.
-
-The soft keys here have runs of one sentence; test_run_detection.py has longer runs.
-"""
+"""Hard keys with offsets, a secret start for each text; test_run_detection.py has the soft ones."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import hashlib
 import json
 import random
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,11 +22,9 @@ from fixed_texts import EMBEDDER
 from single_text import generate
 
 
-def key_of(number: int, decision: str, offsets: int = 16) -> Key:
-    m = 32 if decision == "soft" else 8
+def key_of(number: int, offsets: int = 16) -> Key:
     secret = bytes([number % 256, number // 256, *range(2, 32)])
-    runs: dict[str, Any] = {"run": 1} if decision == "soft" else {}
-    return Key.generate(secret=secret, decision=decision, block_size=m, embedder=EMBEDDER, offsets=offsets, **runs)
+    return Key.generate(secret=secret, decision="hard", block_size=8, embedder=EMBEDDER, offsets=offsets)
 
 
 def start_of(key: Key, seed: int) -> int:
@@ -42,9 +36,8 @@ def written(key: Key | None, sentences: int = 12, seed: int = 5) -> str:
     return " ".join(generation.sentences)
 
 
-@pytest.mark.parametrize("decision", ["hard", "soft"])
-def test_a_text_is_found_where_it_begins(decision: str) -> None:
-    key = key_of(0, decision, 32)
+def test_a_text_is_found_where_it_begins() -> None:
+    key = key_of(0, 32)
     starts = {start_of(key, seed) for seed in range(400)}
     assert starts == set(range(32))
     seed = next(seed for seed in range(400) if start_of(key, seed) == 30)
@@ -54,11 +47,11 @@ def test_a_text_is_found_where_it_begins(decision: str) -> None:
     matches = [(step.sentences[0], step.block) for step in detection.alignment if step.kind == "match"]
     assert sum(block == sentence + 30 for sentence, block in matches) >= 10
     # The same secret without offsets looks at the first blocks alone.
-    assert AliMark(key_of(0, decision, 1), embedder=EMBEDDER).detect(text).p_value > 0.01
+    assert AliMark(key_of(0, 1), embedder=EMBEDDER).detect(text).p_value > 0.01
 
 
 def test_the_start_hangs_on_seed_and_prompt() -> None:
-    key, chosen = key_of(0, "hard", 1024), GenerationSettings(2, 4)
+    key, chosen = key_of(0, 1024), GenerationSettings(2, 4)
 
     def session(prompt: str, seed: int) -> Session:
         return Session(prompt, key, chosen, rule=rule_for, seed=seed)
@@ -73,13 +66,12 @@ def test_the_start_hangs_on_seed_and_prompt() -> None:
     assert again == starts["One.", 0]
 
 
-@pytest.mark.parametrize("decision", ["hard", "soft"])
-def test_p_values_pay_for_the_search(decision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p_values_pay_for_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uniform over keys with ties broken at random, whatever the text."""
     monkeypatch.setattr("secrets.token_bytes", random.Random(1).randbytes)  # one draw of keys, not chance's
     texts = [written(None, 6, seed=seed) for seed in range(6)]
     chosen = DetectionSettings(draws=99)
-    key = key_of(0, decision, 8)
+    key = key_of(0, 8)
     embedded = calibration.Embedded.of(texts, key, EMBEDDER, chosen)
     values = np.concatenate(
         [calibration.fresh_keys(embedded, key, chosen, lambda n: None).p_randomised for _ in range(20)]
@@ -87,9 +79,8 @@ def test_p_values_pay_for_the_search(decision: str, monkeypatch: pytest.MonkeyPa
     assert stats.kstest(values, "uniform").pvalue > 0.001
 
 
-@pytest.mark.parametrize("decision", ["hard", "soft"])
-def test_excerpts_are_looked_for_wherever_a_text_may_begin(decision: str) -> None:
-    key = key_of(0, decision)
+def test_excerpts_are_looked_for_wherever_a_text_may_begin() -> None:
+    key = key_of(0)
     seed = next(seed for seed in range(400) if start_of(key, seed) == 15)
     text = " ".join([written(None, 8, seed=31), written(key, seed=seed), written(None, 8, seed=32)])
     detection = AliMark(key, embedder=EMBEDDER).detect(text, search="excerpt", max_blocks=12)
@@ -105,7 +96,7 @@ PLAIN = "akf7e02539b3ad23b104", "da06d097f9c62a2a9f0c01866ece5df7d402f4febd4277e
 
 def test_a_key_without_offsets_is_what_it_was(tmp_path: Path) -> None:
     """Id and file of keys made before there were offsets."""
-    key = key_of(7, "hard", 1)
+    key = key_of(7, 1)
     key.save(tmp_path / "key.json")
     digest = hashlib.sha256((tmp_path / "key.json").read_bytes()).hexdigest()
     assert (key.id, digest) == PLAIN

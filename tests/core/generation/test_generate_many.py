@@ -83,15 +83,9 @@ def test_live_texts_share_a_call_and_new_ones_take_the_place_of_the_finished() -
 
 def test_each_candidate_is_embedded_once_and_the_cost_is_told() -> None:
     asked: list[str] = []
-
-    class Embedder(StandInEmbedder):
-        def embed(self, units: Sequence[str]) -> object:  # type: ignore[override]
-            asked.extend(units)
-            return super().embed(units)
-
-    llm = StandInLLM(repeats=0.3)
+    embedder, llm = watched(StandInEmbedder(), asked.extend, "embed"), StandInLLM(repeats=0.3)
     settings = GenerationSettings(5, 64, wave=8)
-    [(_, generation)] = generate_many(PROMPTS[:1], KEY, Embedder(), llm, settings, rule=rule_for)  # type: ignore[arg-type]
+    [(_, generation)] = generate_many(PROMPTS[:1], KEY, embedder, llm, settings, rule=rule_for)
     assert isinstance(generation, Generation)
     assert len(asked) == len(set(asked)) == generation.embedded < generation.candidates
     cost = generation.record("x")["cost"]

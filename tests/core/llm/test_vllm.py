@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -75,20 +75,14 @@ class SamplingParams:
     skip_special_tokens: bool = True
 
 
-@dataclass
-class CompletionOutput:
-    index: int
-    text: str
-    token_ids: list[int]
-    finish_reason: str
-    stop_reason: int | str | None
+def output(text: str, ids: list[int], reason: str, stop: str | None = None) -> SimpleNamespace:
+    """The fields of vLLM's CompletionOutput."""
+    return SimpleNamespace(index=0, text=text, token_ids=ids, finish_reason=reason, stop_reason=stop)
 
 
-@dataclass
-class RequestOutput:
-    request_id: str
-    prompt_token_ids: list[int]
-    outputs: list[CompletionOutput] = field(default_factory=list)
+def request_output(number: int, ids: list[int], answer: SimpleNamespace) -> SimpleNamespace:
+    """The fields of vLLM's RequestOutput."""
+    return SimpleNamespace(request_id=str(number), prompt_token_ids=ids, outputs=[answer])
 
 
 class Engine:
@@ -104,7 +98,7 @@ class Engine:
         self.llm_engine = SimpleNamespace(model_config=SimpleNamespace(max_model_len=options.get("max_model_len", 200)))
         self.tokenizer = Tokenizer()
         self.calls: list[tuple[list[list[int]], list[SamplingParams]]] = []
-        self.left_over: list[RequestOutput] = []
+        self.left_over: list[SimpleNamespace] = []
         self._busy = threading.Lock()
         type(self).made = self
 
@@ -113,34 +107,34 @@ class Engine:
 
     def generate(
         self, prompts: list[dict[str, list[int]]], sampling_params: list[SamplingParams], *, use_tqdm: bool = True
-    ) -> list[RequestOutput]:
+    ) -> list[SimpleNamespace]:
         assert not use_tqdm
         assert self._busy.acquire(blocking=False), "vllm.LLM is no thing for two threads"
         ids = [prompt["prompt_token_ids"] for prompt in prompts]
         self.calls.append((ids, sampling_params))
         outputs = [
-            RequestOutput(str(number), prompt, [self._one(prompt, params)])
+            request_output(number, prompt, self._one(prompt, params))
             for number, (prompt, params) in enumerate(zip(ids, sampling_params, strict=True))
         ]
         self._busy.release()
         left, self.left_over = self.left_over, []
         return left + outputs
 
-    def _one(self, prompt: list[int], params: SamplingParams) -> CompletionOutput:
+    def _one(self, prompt: list[int], params: SamplingParams) -> SimpleNamespace:
         assert params.max_tokens is not None
         ids: list[int] = []
         for token in self._tokens(prompt, params):
             ids.append(token)
             text = self.tokenizer.decode(ids, skip_special_tokens=params.skip_special_tokens)
             if token == END and not params.ignore_eos:
-                return CompletionOutput(0, text, ids, "stop", None)
+                return output(text, ids, "stop")
             for stop in params.stop or ():
                 if (at := text.find(stop)) >= 0:
                     text = text[: at + len(stop) if params.include_stop_str_in_output else at]
-                    return CompletionOutput(0, text, ids, "stop", stop)
+                    return output(text, ids, "stop", stop)
             if len(ids) == params.max_tokens:
                 break
-        return CompletionOutput(0, text, ids, "length", None)
+        return output(text, ids, "length")
 
     def _tokens(self, prompt: list[int], params: SamplingParams) -> Any:
         if self.story is not None:
@@ -280,7 +274,7 @@ def test_an_empty_context_is_an_error_and_a_missing_first_token_is_put_there(llm
 
 def test_what_an_interrupt_left_behind_is_dropped(llm: VLLM) -> None:
     expected = llm.draw([Request(CONTEXT, 2, 1)], Sampling(), sentence_over)
-    Engine.made.left_over = [RequestOutput("0", [], [CompletionOutput(0, "stale", [9], "length", None)])]
+    Engine.made.left_over = [request_output(0, [], output("stale", [9], "length"))]
     assert llm.draw([Request(CONTEXT, 2, 1)], Sampling(), sentence_over) == expected
 
 

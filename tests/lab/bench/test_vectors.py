@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from alimark.lab.bench.workspace import KeptVectors
 from alimark.testing import StandInEmbedder
-
-
-class Counting(StandInEmbedder):
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[str] = []
-
-    def embed(self, texts: Sequence[str]) -> Any:
-        self.asked += texts
-        return super().embed(texts)
+from watched import watched
 
 
 def test_a_text_is_embedded_once(tmp_path: Path) -> None:
-    embedder = Counting()
+    asked: list[str] = []
+    embedder = watched(StandInEmbedder(), asked.extend, "embed")
     with KeptVectors(embedder, tmp_path) as kept:
         first = kept.embed(["One.", "Two.", "One."])
         again = kept.embed(["Two.", "Three."])
-    assert embedder.asked == ["One.", "Two.", "Three."]
+    assert asked == ["One.", "Two.", "Three."]
     np.testing.assert_array_equal(first, StandInEmbedder().embed(["One.", "Two.", "One."]))
     np.testing.assert_array_equal(again[0], first[1])
     with KeptVectors(embedder, tmp_path) as later:
         np.testing.assert_array_equal(later.embed(["One.", "Three."]), [first[0], again[1]])
-    assert len(embedder.asked) == 3
+    assert len(asked) == 3
 
 
 def test_what_was_cut_off_is_computed_again(tmp_path: Path) -> None:
@@ -40,11 +30,12 @@ def test_what_was_cut_off_is_computed_again(tmp_path: Path) -> None:
         kept.embed(["One.", "Two."])
     [path] = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:-5])
-    embedder = Counting()
+    asked: list[str] = []
+    embedder = watched(StandInEmbedder(), asked.extend, "embed")
     with KeptVectors(embedder, tmp_path) as kept:
         vectors = kept.embed(["One.", "Two."])
-    assert embedder.asked == ["Two."]
+    assert asked == ["Two."]
     np.testing.assert_array_equal(vectors, StandInEmbedder().embed(["One.", "Two."]))
     with KeptVectors(embedder, tmp_path) as kept:
         np.testing.assert_array_equal(kept.embed(["Two."])[0], vectors[1])
-    assert embedder.asked == ["Two."]
+    assert asked == ["Two."]

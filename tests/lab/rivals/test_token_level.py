@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from alimark.core.keys.fitted import Fitted
 from alimark.core.keys.key import Key
 from alimark.core.llm import load_llm
 from alimark.core.llm.base import Request, Sampling
+from alimark.core.models import torch_weights
 from alimark.errors import KeyFileError, KeyMismatch, LLMError, TextError
 from alimark.lab.bench.evaluate import evaluate
 from alimark.lab.bench.recipe_files import parse
@@ -122,7 +124,7 @@ def test_the_model_is_shared_and_its_logits_are_its_own(folder: Path, llm: Any) 
     engine: Any = _token_engines.engine_of(llm)
     assert id(engine) == id(_token_engines.engine_of(llm))
     assert engine.model.lm_head.weight is llm._model.lm_head.weight
-    _, plain = _load(folder)
+    _, plain = torch_weights.load(folder, torch.float32)
     ids = torch.tensor([[5, 6, 7, 8]])
     with torch.inference_mode():
         assert torch.allclose(engine.model(ids).logits, plain(ids).logits, atol=1e-5)
@@ -144,12 +146,6 @@ def test_what_alimark_does_to_a_model_for_a_gpu_is_undone_in_the_copy() -> None:
         fused_layers.fuse(model, object())
         assert torch.allclose(_token_engines._plain(model)(ids).logits, expected, atol=1e-5)
     assert "forward" in vars(model.model.layers[0].self_attn)
-
-
-def _load(folder: Path) -> Any:
-    from alimark.core.models.torch_weights import load
-
-    return load(folder, torch.float32)
 
 
 @pytest.mark.parametrize("top_p", [0.3, 0.9, 1.0])
@@ -230,7 +226,7 @@ def test_kgw_is_transformers_processor_and_detector_with_a_hashed_list(folder: P
 def test_synthid_plays_the_tournaments_of_transformers(folder: Path) -> None:
     mark = mark_of("synthid", folder, ngram=3, history=3)
     processor = mark.logits_processor()
-    tournament = mark.marker([1, 2], _Device())
+    tournament = mark.marker([1, 2], SimpleNamespace(device=torch.device("cpu")))
     own = torch.zeros((2, 0), dtype=torch.long)
     random = torch.Generator().manual_seed(5)
     tokens = torch.tensor([[4, 5, 4, 5, 4, 9, 4, 5], [7, 7, 7, 7, 7, 7, 7, 7]])  # contexts that come again
@@ -244,10 +240,6 @@ def test_synthid_plays_the_tournaments_of_transformers(folder: Path) -> None:
         unmarked += int(torch.allclose(ours[1], logits[1]))
         own = tokens[:, : n + 1]
     assert 0 < unmarked < 8
-
-
-class _Device:
-    device = torch.device("cpu")
 
 
 def test_synthid_scores_what_transformers_detectors_would(folder: Path, llm: Any, tmp_path: Path) -> None:
@@ -274,16 +266,12 @@ def test_synthid_scores_what_transformers_detectors_would(folder: Path, llm: Any
     bayesian = mark_of("synthid", folder, score="bayesian", fitted=learned)
     odds = bayesian.detect(text).raw
     with torch.no_grad():
-        theirs = transformers.SynthIDTextWatermarkDetector(detector, processor, _Ends())(ids)[0]
+        theirs = transformers.SynthIDTextWatermarkDetector(detector, processor, SimpleNamespace(eos_token_id=0))(ids)[0]
     assert 1 / (1 + np.exp(-odds)) == pytest.approx(float(theirs), rel=1e-4)
     with pytest.raises(KeyFileError, match="trained detector"):
         key_of("synthid", folder, score="bayesian")
     with pytest.raises(KeyFileError, match="5 layers"):
         key_of("synthid", folder, score="bayesian", depth=5, fitted=learned)
-
-
-class _Ends:
-    eos_token_id = 0
 
 
 @pytest.mark.parametrize(("scheme", "count"), [("kgw", 300), ("exp", 300), ("synthid", 300), ("sir", 100)])

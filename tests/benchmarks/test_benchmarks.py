@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,7 +45,8 @@ def test_tables_of_a_run_with_an_attacked_text_that_has_no_z(
     shutil.copytree(run.workspace.folder, tmp_path / "work")
     cell, [attack], [detection] = run.cells[0], attacks(run.recipe), run.recipe.detection
     source = run.attack_job(cell, cell.items[0], attack).id
-    changes = {source: {"rejected": 2}, run.detect_job(cell, detection, source, cell.items[0].prompt).id: {"z": None}}
+    scored = run.detect_job(cell, detection, source, cell.items[0].prompt).id
+    changes: dict[str, Any] = {source: {"rejected": 2}, scored: {"z": None}}
     for stage in ("attack", "detect"):
         rewrite_records(tmp_path / "work", stage, lambda record: record | changes.get(record["id"], {}))
     for table in (method_table, share_found):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ ENTRY_POINTS = {
 def key(install: Callable[..., None]) -> alimark.Key:
     """A key of the installed scheme."""
     install("plug", PACKAGE, **ENTRY_POINTS)
-    names = {"scheme": "side", "embedder": "small", "splitter": "full-stops"}
+    names: dict[str, Any] = {"scheme": "side", "embedder": "small", "splitter": "full-stops"}
     return alimark.Key.generate(**names, secret=bytes(range(32)), margin=0.02)
 
 

@@ -1,15 +1,27 @@
-"""`alimark serve`: tokens, imported keys, and records that are exported and deleted."""
+"""`alimark serve`: tokens, imported and rotated keys, and records that are exported and deleted."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner, Result
 
+pytest.importorskip("fastapi")
+
+from alimark import AliMark
 from alimark.cli.main import app
 from alimark.core.keys.key import Key
 from alimark.errors import AlimarkError
-from alimark.testing import StandInEmbedder
+from alimark.serve.database import Store
+from alimark.serve.records import Record, RecordLog, sha256
+from alimark.serve.ring import Ring
+from alimark.testing import StandInEmbedder, StandInLLM
+from commands import Run
+
+EMBEDDER = StandInEmbedder()
 
 
 def alimark(*words: str) -> Result:
@@ -17,9 +29,6 @@ def alimark(*words: str) -> Result:
 
 
 def test_the_operators_commands(tmp_path: Path) -> None:
-    from alimark.serve.database import Store
-    from alimark.serve.records import Record, RecordLog, sha256
-
     data = tmp_path / "data"
     key = Key.generate(embedder=StandInEmbedder())
     key.save(tmp_path / "key.json")
@@ -42,3 +51,64 @@ def test_the_operators_commands(tmp_path: Path) -> None:
     store.close()
     assert len(alimark("export", "--data", str(data)).stdout.splitlines()) == 2
     assert alimark("prune", "--days", "1", "--data", str(data)).stdout == "1 records deleted\n"
+
+
+# New keys for an installation, like the old ones
+
+
+@contextmanager
+def ring_in(data: Path) -> Iterator[Ring]:
+    data.mkdir(exist_ok=True)
+    store = Store(f"sqlite:///{data / 'alimark.db'}")
+    try:
+        yield Ring(data / "keys", store)
+    finally:
+        store.close()
+
+
+def add(data: Path, key: Key, tenant: str = "") -> Key:
+    with ring_in(data) as ring:
+        ring.add(key, tenant=tenant)
+    return key
+
+
+def test_a_new_key_has_another_secret_and_texts_of_the_old_one_are_found(run: Run, tmp_path: Path) -> None:
+    old = Key.generate(secret=bytes(range(32)), embedder=EMBEDDER, decision="hard", splitter="blingfire", offsets=4)
+    text = AliMark(old, embedder=EMBEDDER).generate("It was late.", StandInLLM(), sentences=12, seed=1).text
+    add(tmp_path, old)
+    done = run("serve", "rotate", "--data", tmp_path)
+    assert done.status == 0, done.err
+    with ring_in(tmp_path) as ring:
+        new = ring.key(done.out.strip())
+        assert ring.marking("", "any") == new
+        assert ring.detecting("") == [old, new]
+    assert new.public() == old.public()
+    assert new.stream("x", 8) != old.stream("x", 8)
+    assert f"key {old.id} was replaced by key {new.id}" in done.err
+    stored = Key.load(tmp_path / "keys" / f"{old.id}.json")
+    assert AliMark(stored, embedder=EMBEDDER).detect(text).verdict() == "found"
+
+
+def test_all_tenants_are_rotated(run: Run, tmp_path: Path) -> None:
+    add(tmp_path, Key.generate(embedder=EMBEDDER, decision="hard"))
+    add(tmp_path, Key.generate(embedder=EMBEDDER), tenant="acme")
+    done = run("serve", "rotate", "--data", tmp_path)
+    assert len(done.out.split()) == 2
+    with ring_in(tmp_path) as ring:
+        assert [label.tenant for label in ring.in_use()] == ["", "acme"]
+        assert [label.id for label in ring.in_use()] == done.out.split()
+
+
+def test_a_named_key(run: Run, tmp_path: Path) -> None:
+    first = add(tmp_path, Key.generate(embedder=EMBEDDER, decision="hard"), tenant="acme")
+    second = add(tmp_path, Key.generate(embedder=EMBEDDER, decision="hard"))
+    assert len(run("serve", "rotate", first.id, "--data", tmp_path).out.split()) == 1
+    with ring_in(tmp_path) as ring:
+        assert ring.marking("", "any") == second
+        assert ring.marking("acme", "any") != first
+    again = run("serve", "rotate", first.id, "--data", tmp_path)
+    assert again.status == 2
+    assert "was rotated before" in again.err
+    assert "there is no key nothing" in run("serve", "rotate", "nothing", "--data", tmp_path).err
+    without_keys = run("serve", "rotate", "--data", tmp_path / "none")
+    assert (without_keys.status, "alimark serve init" in without_keys.err) == (2, True)

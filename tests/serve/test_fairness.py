@@ -183,11 +183,16 @@ class Hanging:
         self.open -= 1
 
 
+def upstream(fake: Fake, **options: int) -> OpenAI:
+    return OpenAI(fake.url, "m", dialect="openai", backoff=0.0, retries=0, **options)  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def running(fake: Fake, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    upstream = OpenAI(fake.url, "m", dialect="openai", backoff=0.0, retries=0, concurrency=2)
     folder = tmp_path_factory.mktemp("serve")
-    with serving(folder, writer=upstream, candidates=4, timeout=2.0, rewrite_llm="stand-in") as service:
+    with serving(
+        folder, writer=upstream(fake, concurrency=2), candidates=4, timeout=2.0, rewrite_llm="stand-in"
+    ) as service:
         yield service
 
 
@@ -235,3 +240,20 @@ def test_no_error_tells_the_address_of_the_server(fake: Fake, running: Running) 
             assert address not in streamed.text
             assert '"error"' in streamed.text
             assert "[DONE]" not in streamed.text
+
+
+def test_the_text_of_another_server_is_marked(fake: Fake, tmp_path: Path) -> None:
+    fake.answer = completions
+    with (
+        serving(tmp_path, writer=upstream(fake), candidates=16) as running,
+        running.client("generate") as client,
+        running.client("detect") as detector,
+    ):
+        completion = client.post("/v1/completions", json={"prompt": "So.", "seed": 1}).json()
+        text = completion["choices"][0]["text"]
+        assert detector.post("/v1/detect", json={"input": text}).json()["results"][0]["verdict"] == "found"
+        assert sum(seen.body.get("n", 1) for seen in fake.seen) >= 12 * 8, "candidates were asked for"
+        turns = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Who?"}]
+        answer = client.post("/v1/chat/completions", json={"messages": turns, "sentences": 1}).json()
+        assert answer["choices"][0]["message"]["content"]
+        assert [turn["role"] for turn in fake.seen[-1].body["messages"]][:2] == ["system", "user"]

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from alimark import AliMark, Detection, DetectionSettings, Key
+from alimark.core.detection.units import restructure
+from alimark.core.frozen.kernels.types import LEFT, RIGHT, WHOLE, Limits
 from alimark.core.frozen.text.units import halve
 from alimark.errors import AlimarkError, KeyMismatch, LimitError, TextError
 from alimark.testing import StandInEmbedder
@@ -165,3 +167,18 @@ def test_only_an_english_embedder_warns_of_german(mark: AliMark, languages: tupl
     text = "Der Hund lief durch den Wald. Dort fand er einen alten Knochen. Er trug ihn nach Hause und war zufrieden. "
     warnings = AliMark(mark.key, embedder=Languages(*languages)).detect(text * 2).warnings
     assert ["does not look like English" in warning for warning in warnings] == [True] * warned
+
+
+def test_restructurings_are_all_embedded() -> None:
+    units = ["One two three four.", "Five six seven eight.", "Nine."]
+    single = restructure(units, Limits.of("single"))
+    assert single.count == 3
+    assert len(single.texts) == 3 + 2 + 4  # 4N - 1 less the two halves that "Nine." has not
+    assert single.texts[single.index[1, 1, WHOLE]] == "One two three four. Five six seven eight."
+    assert single.texts[single.index[0, 0, LEFT]] == "One two."
+    assert single.texts[single.index[0, 0, RIGHT]] == "three four."
+    multi = restructure(units, Limits.of((1, 1)))
+    assert multi.texts[multi.index[1, 1, RIGHT]] == "three four. Five six seven eight."
+    assert multi.texts[multi.index[1, 1, LEFT]] == "One two three four. Five six."
+    assert multi.index[1, 1, LEFT | RIGHT] == -1  # takes two splits
+    assert restructure(units, Limits.of((1, 2))).index[1, 1, LEFT | RIGHT] >= 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -307,6 +308,32 @@ def test_an_embedder_of_other_dimensions_is_refused() -> None:
 def test_parameters_are_read_back_from_json() -> None:
     parameters = AliMarkParameters.parse(shipped(run=[1, 4]).public())
     assert parameters.to_json() == shipped(run=[1, 4]).parameters.to_json()
+
+
+# The directions that are shipped
+
+
+def test_what_ships_is_never_changed() -> None:
+    """Keys rest on these numbers; new ones are for a new version, under names of their own."""
+    with np.load(directions.FILE) as content:
+        digests = {name[7:15] + name[71:]: hashlib.sha256(rows.tobytes()).hexdigest() for name, rows in content.items()}
+    assert {name: digest[:16] for name, digest in digests.items()} == {
+        "53aa5117": "de8fbc8ef0db5fd9", "53aa5117/mean": "96a0c7e377f1bdc9",
+        "78c0197b": "d14bf1f9c4bffa62", "78c0197b/mean": "88d0b034cccc4405",
+    }  # fmt: skip
+
+
+def test_both_embedders_of_the_store_have_noise_aware_directions() -> None:
+    for name in ("all-MiniLM-L6-v2", "all-mpnet-base-v2"):
+        entry = store.entry(name)
+        table = directions.noise_aware(f"sha256:{entry.weights.sha256}")
+        assert table is not None
+        assert table.rows.shape == (directions.MOST, len(table.mean))
+        assert np.isfinite(table.rows).all()
+        norms = np.linalg.norm(table.rows, axis=1)
+        assert norms.max() > 1.1 * norms.min()  # the scale of each direction is kept
+        assert directions.DirectionTable.of(table.rows, table.mean).digest == table.digest
+    assert directions.noise_aware("sha256:of another embedder") is None
 
 
 # Selection

@@ -1,18 +1,24 @@
+"""The stand-in model, and models that are loaded by their names."""
+
 from __future__ import annotations
+
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from alimark.core import llm
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.llm.base import LLM, Draw, Request, Sampling
-from alimark.errors import ContextFull
+from alimark.errors import ContextFull, LLMError, MissingExtra, ModelError
 from alimark.testing import StandInEmbedder, StandInLLM
 
 over = splitter().first_sentence_over
 
 
-def _draw(llm: LLM, context: str = "It began.", count: int = 64) -> list[Draw]:
-    [draws] = llm.draw([Request(context, count, 1)], Sampling(), over)
+def _draw(model: LLM, context: str = "It began.", count: int = 64) -> list[Draw]:
+    [draws] = model.draw([Request(context, count, 1)], Sampling(), over)
     return draws
 
 
@@ -51,7 +57,34 @@ def test_misbehaviour() -> None:
     assert len({draw.text for draw in _draw(StandInLLM(repeats=1.0))}) == 1
     with pytest.raises(ContextFull):
         _draw(StandInLLM(context_characters=5))
-    llm = StandInLLM(interrupt_at=2)
-    _draw(llm)
+    interrupted = StandInLLM(interrupt_at=2)
+    _draw(interrupted)
     with pytest.raises(KeyboardInterrupt):
-        _draw(llm)
+        _draw(interrupted)
+
+
+def test_a_folder_runs_on_transformers(tiny_folder: Path) -> None:
+    loaded = llm.load_llm(tiny_folder, name="mine")
+    assert type(loaded).__name__ == "Transformers"
+    assert loaded.name == "mine"
+    assert llm.load_llm(f"transformers:{tiny_folder}").name == tiny_folder.name
+
+
+def test_a_missing_engine_names_its_extra(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llm, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"alimark\[llama-cpp\]"):
+        llm.load_llm("llama.cpp:smollm2-135m")
+    with pytest.raises(MissingExtra, match=r"alimark\[transformers\]"):
+        llm.load_llm(tiny_folder)
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(MissingExtra, match=r"alimark\[openai\]"):
+        llm.load_llm("openai:http://localhost:1/v1")
+
+
+def test_what_is_no_language_model_is_an_error() -> None:
+    with pytest.raises(LLMError, match="not the address of a server"):
+        llm.load_llm("openai:localhost")
+    with pytest.raises(LLMError, match="embedder"):
+        llm.load_llm("all-MiniLM-L6-v2")
+    with pytest.raises(ModelError):
+        llm.load_llm("no such model")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from alimark.core.embedding.base import Embedder
@@ -17,10 +18,11 @@ from alimark.lab.bench.report import write
 from alimark.lab.bench.results import save
 from alimark.lab.bench.run import Run
 from alimark.lab.bench.view.answers import Answers, Index
-from alimark.lab.bench.workspace import Stage, Workspace
+from alimark.lab.bench.workspace import KeptVectors, Stage, Workspace
 from alimark.testing import StandInEmbedder
 from commands import Run as Command
 from small_recipes import STAND_INS, recipe, rewrite_records, run
+from watched import watched
 
 
 class NotedEmbedders(Models):
@@ -162,3 +164,36 @@ def test_a_run_whose_texts_all_failed_is_reported(tmp_path: Path, command: Comma
     save(bench.workspace.results("failed"), results)
     status, _, err = command("bench", "report", tmp_path)
     assert status == 0, err
+
+
+# Embeddings kept on disk
+
+
+def test_a_text_is_embedded_once(tmp_path: Path) -> None:
+    asked: list[str] = []
+    embedder = watched(StandInEmbedder(), asked.extend, "embed")
+    with KeptVectors(embedder, tmp_path) as kept:
+        first = kept.embed(["One.", "Two.", "One."])
+        again = kept.embed(["Two.", "Three."])
+    assert asked == ["One.", "Two.", "Three."]
+    np.testing.assert_array_equal(first, StandInEmbedder().embed(["One.", "Two.", "One."]))
+    np.testing.assert_array_equal(again[0], first[1])
+    with KeptVectors(embedder, tmp_path) as later:
+        np.testing.assert_array_equal(later.embed(["One.", "Three."]), [first[0], again[1]])
+    assert len(asked) == 3
+
+
+def test_what_was_cut_off_is_computed_again(tmp_path: Path) -> None:
+    with KeptVectors(StandInEmbedder(), tmp_path) as kept:
+        kept.embed(["One.", "Two."])
+    [path] = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-5])
+    asked: list[str] = []
+    embedder = watched(StandInEmbedder(), asked.extend, "embed")
+    with KeptVectors(embedder, tmp_path) as kept:
+        vectors = kept.embed(["One.", "Two."])
+    assert asked == ["Two."]
+    np.testing.assert_array_equal(vectors, StandInEmbedder().embed(["One.", "Two."]))
+    with KeptVectors(embedder, tmp_path) as kept:
+        np.testing.assert_array_equal(kept.embed(["Two."])[0], vectors[1])
+    assert asked == ["Two."]

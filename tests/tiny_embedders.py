@@ -10,6 +10,7 @@ import pytest
 
 WORDS = ["the", "a", "river", "council", "report", "water", "story", "engine", "garden", "winter"]
 WORDS += ["many", "small", "said", "ran", "quickly", "over", "under"]
+TEXTS = [" ".join(WORDS[i % 7 : i % 7 + n]) for i, n in enumerate(range(1, 18))]
 SPECIAL = {"bert": ("[CLS]", "[SEP]", "[PAD]"), "mpnet": ("<s>", "</s>", "<pad>")}
 MAX_TOKENS = 40
 

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.linalg import eigh
 
 from alimark import AliMark, Key, detect
-from alimark.core.frozen.directions import DirectionTable
+from alimark.core.frozen.directions import MOST, DirectionTable
 from alimark.core.keys.fitted import Fitted
 from alimark.core.keys.projection import project
 from alimark.errors import AlimarkError, KeyFileError
-from alimark.lab.directions import fit_directions
+from alimark.lab.directions import (
+    Statistics,
+    combine,
+    directions_of,
+    distorted,
+    fit_directions,
+    simulated_statistics,
+    table_of,
+)
 from alimark.testing import StandInEmbedder, StandInLLM
 from commands import Run
 from fixed_texts import EMBEDDER, written
+from paraphrase_pairs import Pair, aligned, pair_statistics
 
 SECRET = bytes(range(32))
 TEXTS = [" ".join(written(None, 20, seed=seed)) for seed in range(100, 115)]
@@ -138,3 +151,168 @@ def test_wrong_commands(command: Run, tmp_path: Path) -> None:
     done = command("keygen", "--embedder", "stand-in", "--decision", "hard", "--fitted", out, "-o", tmp_path / "k.json")
     assert (done.status, (tmp_path / "k.json").exists()) == (2, False)
     assert "leave the learned data out" in done.err
+
+
+# How directions are learned
+
+FIVE = np.eye(5)
+
+
+# The alignment
+
+
+@pytest.mark.parametrize(
+    ("original", "paraphrase", "links"),
+    [
+        ([0, 1, 2], [0, 1, 2], [(0, 0), (1, 1), (2, 2)]),
+        ([0, 1, 2], [0, 2], [(0, 0), (2, 1)]),  # the second sentence was left out
+        ([0, 1], [0, 3, 1], [(0, 0), (1, 2)]),  # a sentence was added
+        ([0, 1, 2], [3, 4], []),  # nothing of the text is left
+        ([0, 1, 2], [2, 0], [(0, 1)]),  # the order is kept
+    ],
+)
+def test_texts_are_aligned_in_order(original: list[int], paraphrase: list[int], links: list[tuple[int, int]]) -> None:
+    assert [tuple(link) for link in aligned(FIVE[original], FIVE[paraphrase]).tolist()] == links
+
+
+def test_a_sentence_that_stands_for_two_is_not_returned() -> None:
+    both = (FIVE[0] + FIVE[1]) / np.sqrt(2)
+    merged = aligned(FIVE[[0, 1, 2]], np.stack([both, FIVE[2]]))
+    assert merged.tolist() == [[2, 1]]
+    split = aligned(np.stack([both, FIVE[2]]), FIVE[[0, 1, 2]])
+    assert split.tolist() == [[1, 2]]
+
+
+def test_without_sentences_nothing_is_aligned() -> None:
+    for original, paraphrase in ((0, 3), (3, 0), (0, 0), (1, 0)):
+        assert aligned(FIVE[:original], FIVE[:paraphrase]).shape == (0, 2)
+
+
+@given(seed=st.integers(0, 2**32), n=st.integers(0, 8), m=st.integers(0, 8))
+def test_links_are_in_order_and_one_to_one(seed: int, n: int, m: int) -> None:
+    rng = np.random.default_rng(seed)
+    original, paraphrase = (
+        rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (rng.normal(size=(k, 3)) for k in (n, m))
+    )
+    links = aligned(original, paraphrase)
+    assert (np.diff(links, axis=0) > 0).all()
+    assert all(original[i] @ paraphrase[j] > 0 for i, j in links)
+
+
+# The directions
+
+
+def covariance(seed: int, size: int) -> np.ndarray:
+    rows = np.random.default_rng(seed).normal(size=(3 * size, size)) * np.linspace(0.2, 2, size)
+    return rows.T @ rows / len(rows)
+
+
+@pytest.mark.parametrize("ridge", [1e-4, 0.5])
+def test_directions_are_generalised_eigenvectors_scaled_to_unit_spread(ridge: float) -> None:
+    spread, noise = covariance(1, 12), covariance(2, 12)
+    rows, ratios = directions_of(spread, noise, 7, ridge)
+    regular = noise + ridge * np.trace(noise) / 12 * np.eye(12)
+    values, vectors = eigh(spread, regular)
+    np.testing.assert_allclose(ratios, values[::-1][:7], rtol=1e-9)
+    for row, vector in zip(rows, vectors.T[::-1], strict=False):
+        scaled = vector / np.sqrt(vector @ spread @ vector)
+        np.testing.assert_allclose(row, scaled * np.sign(scaled @ row), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(rows @ spread @ rows.T, np.eye(7), atol=1e-9)
+    np.testing.assert_allclose(np.diag(rows @ regular @ rows.T), 1 / ratios, rtol=1e-9)
+    assert (rows.sum(axis=1) >= 0).all()
+
+
+def test_a_noisy_direction_comes_last() -> None:
+    spread, noise = np.eye(4), np.diag([1.0, 0.01, 9.0, 0.1])
+    rows, ratios = directions_of(spread, noise, 4)
+    assert np.abs(rows).argmax(axis=1).tolist() == [1, 3, 0, 2]
+    assert (np.diff(ratios) < 0).all()
+
+
+def test_corpora_count_the_same_whatever_their_size() -> None:
+    rng, corpora = np.random.default_rng(3), []
+    for texts, scale in ((40, 1.0), (4, 3.0)):
+        statistics = Statistics(3)
+        for _ in range(texts):
+            statistics.add_text(scale * rng.normal(size=(50, 3)) + 2)
+        statistics.add_noise(scale * rng.normal(size=(texts * 50, 3)) / 2)
+        corpora.append(statistics)
+    spread, noise, _, mean = combine(corpora)
+    np.testing.assert_allclose(spread, np.eye(3) * (1 + 9) / 2, atol=0.8)
+    np.testing.assert_allclose(noise, np.eye(3) * (1 + 9) / 8, atol=0.3)
+    np.testing.assert_allclose(mean, 2, atol=0.2)
+
+
+def test_a_direction_that_topics_share_comes_last() -> None:
+    rng, statistics = np.random.default_rng(8), Statistics(3)
+    for _ in range(200):
+        statistics.add_text(rng.normal(size=(20, 3)) + rng.normal(size=3) * [3.0, 0.0, 0.0])
+    statistics.add_noise(rng.normal(size=(4000, 3)) * [0.3, 0.4, 0.5])
+    for weight, order in ((0.0, [0, 1, 2]), (2.0, [1, 2, 0])):
+        table, _ = table_of([statistics], topic_weight=weight)
+        assert np.abs(table.rows).argmax(axis=1).tolist() == order
+
+
+def test_topics_are_the_covariance_of_the_means_of_texts() -> None:
+    statistics = Statistics(2)
+    for mean in (1.0, 3.0, 8.0):
+        statistics.add_text(np.array([[mean - 1, 5.0], [mean + 1, 5.0]]))
+    statistics.add_noise(np.eye(2))
+    np.testing.assert_allclose(combine([statistics]).topics, [[13.0, 0.0], [0.0, 0.0]])
+
+
+def test_how_a_text_differs_from_its_mean() -> None:
+    statistics = Statistics(2)
+    statistics.add_text(np.array([[1.0, 5.0], [3.0, 5.0]]))
+    np.testing.assert_allclose(statistics.spread / statistics.spread_count, [[2, 0], [0, 0]])
+    assert (statistics.total.tolist(), statistics.sentences) == ([4.0, 10.0], 2)
+
+
+def test_a_table_has_half_precision_and_a_digest_of_its_numbers() -> None:
+    texts = [written(None, 25, seed=seed) for seed in range(10)]
+    table, ratios = table_of([simulated_statistics(texts, EMBEDDER)])
+    assert table.rows.shape == (min(MOST, EMBEDDER.dimension), EMBEDDER.dimension)
+    assert len(ratios) == len(table.rows)
+    np.testing.assert_array_equal(table.rows, table.rows.astype(np.float16))
+    again = DirectionTable.of(table.rows, table.mean)
+    assert again.digest == table.digest
+    assert DirectionTable.of(table.rows * 2, table.mean).digest != table.digest
+    assert DirectionTable.of(table.rows, table.mean * 2).digest != table.digest
+
+
+def test_pairs_of_texts_and_paraphrases() -> None:
+    text = written(None, 6, seed=1)
+    shorter = [text[0], *text[2:]]
+    statistics = pair_statistics([Pair(text, shorter), Pair(text, [f"{s} So it was." for s in text])], EMBEDDER)
+    assert (statistics.sentences, statistics.spread_count) == (6, 5)  # one text, though it has two paraphrases
+    assert 8 <= statistics.noise_count <= 11
+    only_same = pair_statistics([Pair(text, shorter)], EMBEDDER)
+    np.testing.assert_allclose(only_same.noise, 0, atol=1e-9)
+
+
+# The noise model
+
+
+def test_a_distorted_sentence_has_fewer_words_of_the_same() -> None:
+    sentence = 'The old sailor sold his boat to a young doctor from the city, and said: "Never again!"'
+    copies = {distorted(sentence, Random(seed)) for seed in range(20)}
+    assert len(copies) > 10
+    words = set(sentence.lower().rstrip('!"').split())
+    for copy in copies:
+        assert set(copy.split()) <= words
+        assert not copy.endswith(("!", '"'))
+    assert distorted(sentence, Random(4)) == distorted(sentence, Random(4))
+
+
+@pytest.mark.parametrize("sentence", ["Yes.", "...", "", "   "])
+def test_the_shortest_sentence_can_be_distorted(sentence: str) -> None:
+    assert len(distorted(sentence, Random(1)).split()) == len(sentence.rstrip(".").split())
+
+
+def test_simulated_noise_is_repeatable_and_depends_on_the_seed() -> None:
+    texts = [written(None, 8, seed=seed) for seed in range(3)]
+    first, again, other = (simulated_statistics(texts, EMBEDDER, seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first.noise, again.noise)
+    assert not np.allclose(first.noise, other.noise)
+    np.testing.assert_array_equal(first.spread, other.spread)
+    assert (first.noise_count, first.sentences) == (24, 24)

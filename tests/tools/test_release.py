@@ -1,8 +1,9 @@
-"""What is released: the wheel and the sdist are the same in every build and complete, and the version is written once."""
+"""What is released: builds that are the same every time, workflows that name what exists, and pins with hashes."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import alimark
+import lock
 from lowest_versions import lowest_versions
 
 REPOSITORY = Path(__file__).parents[2]
@@ -90,3 +92,50 @@ def test_every_dependency_has_a_lowest_version() -> None:
 
 def _digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+# The workflows for GitHub Actions, which are not run here
+
+WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_names_what_exists(workflow: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    content = yaml.safe_load(workflow.read_text(encoding="utf-8"))
+    targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for name, job in content["jobs"].items():
+        assert job["timeout-minutes"] <= 60, name
+        assert set(job.get("needs", "").split()) <= set(content["jobs"])
+        commands = "\n".join(step.get("run", "") for step in job["steps"])
+        assert set(re.findall(r"\bmake ([a-z-]+)", commands)) <= targets, name
+        assert all((REPOSITORY / path).exists() for path in re.findall(r"^(\.ci/\S+)", commands, re.MULTILINE))
+        assert all("@" in step["uses"] for step in job["steps"] if "uses" in step)
+    assert content["permissions"] == {"contents": "read"}
+
+
+def test_only_the_publishing_job_may_ask_for_an_identity() -> None:
+    assert ["id-token: write" in workflow.read_text(encoding="utf-8") for workflow in WORKFLOWS] == [False, True]
+
+
+# Pins with hashes
+
+
+def test_the_locked_files_agree_with_the_pins() -> None:
+    assert lock.problems() == []
+    names, hashes = lock.locked(lock.SERVICE)
+    assert {"fastapi", "uvicorn", "numpy", "psycopg"} <= set(names)
+    assert all(hashes.values())
+    assert len(json.loads(lock.BILL.read_text("utf-8"))["components"]) == len(names)
+
+
+def test_the_container_installs_with_hashes_and_runs_without_rights() -> None:
+    deploy = Path(lock.SERVICE).parent
+    container = (deploy / "Containerfile").read_text("utf-8")
+    assert "--require-hashes -r requirements.txt" in container
+    assert "USER alimark" in container
+    compose, unit = (deploy / "compose.yaml").read_text("utf-8"), (deploy / "alimark.service").read_text("utf-8")
+    for limit in ("read_only: true", "mem_limit", "pids_limit", "nofile", "cap_drop: [ALL]"):
+        assert limit in compose
+    for limit in ("MemoryMax=", "TasksMax=", "LimitNOFILE=", "NoNewPrivileges=yes", "ProtectSystem=strict"):
+        assert limit in unit

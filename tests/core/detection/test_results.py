@@ -10,31 +10,21 @@ from dataclasses import fields, replace
 
 import pytest
 
-from alimark import AlignedDetection, AliMark, DetectionSettings, Key, Verdict
+from alimark import AlignedDetection, AliMark, DetectionSettings, Verdict
 from alimark.core.detection.settings import DetectionOptions
 from alimark.core.detection.stats import power
 from alimark.errors import AlimarkError
-from alimark.testing import StandInEmbedder, StandInLLM
-
-EMBEDDER = StandInEmbedder()
-MARK = AliMark(Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes(32)), embedder=EMBEDDER)
+from fixed_texts import EMBEDDER
 
 
 @pytest.fixture(scope="module")
-def marked() -> AlignedDetection:
-    return MARK.detect(MARK.generate("A story.", StandInLLM(), seed=3).text)
+def short(mark: AliMark) -> AlignedDetection:
+    return mark.detect("The lamp went out.")
 
 
-@pytest.fixture(scope="module")
-def short() -> AlignedDetection:
-    return MARK.detect("The lamp went out.")
-
-
-def test_a_verdict_is_its_word_with_typed_fields(marked: AlignedDetection, short: AlignedDetection) -> None:
-    assert marked.verdict() == "found"
-    assert (marked.verdict().found, marked.verdict().reason, marked.verdict().needed) == (
-        True, "p_value_at_most_fpr", None,
-    )  # fmt: skip
+def test_a_verdict_is_its_word_with_typed_fields(mark: AliMark, sentences: list[str], short: AlignedDetection) -> None:
+    verdict = mark.detect(" ".join(sentences)).verdict()
+    assert (verdict, verdict.found, verdict.reason, verdict.needed) == ("found", True, "p_value_at_most_fpr", None)
     verdict = short.verdict()
     assert verdict == "too short to tell"
     assert (verdict.found, verdict.reason, verdict.needed) == (False, "text_too_short", 6)
@@ -60,10 +50,10 @@ def test_results_go_to_other_processes(short: AlignedDetection) -> None:
     assert "sentences_needed" not in short.to_dict()
 
 
-def test_options_are_the_fields_of_the_settings() -> None:
+def test_options_are_the_fields_of_the_settings(mark: AliMark) -> None:
     assert set(DetectionOptions.__annotations__) == {field.name for field in fields(DetectionSettings)}
     with pytest.raises(AlimarkError, match="unknown detection option alfa; known: draws"):
-        MARK.detect("Some text.", alfa=1)  # type: ignore[call-overload]
+        mark.detect("Some text.", alfa=1)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("module", ["settings", "results", "building"])

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tiny_embedders
 from alimark.core.embedding import base as embed
 from alimark.core.embedding import onnx_graph as _graph
 from alimark.core.embedding.base import LoadedEmbedder
@@ -32,7 +33,7 @@ TEXTS = [
     "unknownword the",
     "the <pad> story [SEP] ran </s> quickly",
     "many small said " * 100,
-    *(" ".join(WORDS[i % 7 : i % 7 + n]) for i, n in enumerate(range(1, 18))),
+    *tiny_embedders.TEXTS,
 ]
 
 

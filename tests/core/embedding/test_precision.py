@@ -19,22 +19,15 @@ from alimark.errors import AlimarkError, ModelError
 from alimark.testing import StandInEmbedder
 from fixed_texts import EMBEDDER, fixed_key, soft_key
 from rough_embedder import RoughEmbedder
-from tiny_embedders import WORDS, make_model
+from tiny_embedders import TEXTS, make_model
 
-TEXTS = [" ".join(WORDS[i % 7 : i % 7 + n]) for i, n in enumerate(range(1, 18))]
 SENTENCES = [
     "The committee will publish its findings next spring, after two years of hearings.",
-    "Cats sleep for most of the day.",
-    "Why did nobody ask where the money had gone?",
     "In 1987 the factory closed, and 1,200 people lost their jobs.",
     "Heat the oil in a large pan, add the onions and cook them until they are soft.",
-    "She put the letter back into the drawer and never spoke of it again.",
-    "The new library is open from Monday to Saturday!",
     "Proteins of this family bind to DNA and regulate the transcription of neighbouring genes.",
     "Free shipping on all orders over $50 within the United States.",
-    "If the signal is weak, move the router closer to the window or use a cable.",
     "He laughed.",
-    "Although it had rained all night, the match began on time, and the home team won by three goals to one.",
 ]
 
 

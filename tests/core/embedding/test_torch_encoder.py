@@ -10,16 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tiny_embedders
 from alimark.core.embedding.cuda_graphs import RecordedEncoder, plan_batches
 from alimark.core.embedding.loading import load_embedder, load_model_files
 from alimark.core.embedding.onnx_graph import read_recipe
 from alimark.core.embedding.sentence_transformers import TorchEmbedder
 from alimark.core.embedding.torch_encoder import TorchEncoder
-from tiny_embedders import WORDS, make_model
+from tiny_embedders import make_model
 
-TEXTS = ["", "a", "the <pad> story [SEP] ran </s> quickly", "many small said " * 100] + [
-    " ".join(WORDS[i % 7 : i % 7 + n]) for i, n in enumerate(range(1, 18))
-]
+TEXTS = ["", "a", "the <pad> story [SEP] ran </s> quickly", "many small said " * 100, *tiny_embedders.TEXTS]
 CPU = torch.device("cpu")
 
 

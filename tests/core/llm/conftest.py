@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from stop_conditions import sentence_over
@@ -14,47 +13,22 @@ from stop_conditions import sentence_over
 from alimark.core.llm import DEFAULT_LLM, load_llm
 from alimark.core.llm.base import LLM, Request, Sampling
 from alimark.testing import StandInLLM
-from tokenizing import byte_level_tokenizer
+from tokenizing import save_phi
 
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Phi (its output layer has biases, so that marks and ends can be made frequent) and a small BPE."""
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    folder = tmp_path_factory.mktemp("tiny")
-    tokenizer = _tokenizer(transformers)
-    ids = tokenizer.get_vocab()
-    config = transformers.PhiConfig(
-        vocab_size=len(ids),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=256,
-        eos_token_id=ids["<end>"],
-        bos_token_id=None,
-        tie_word_embeddings=False,
-    )
-    torch.manual_seed(0)
-    model = transformers.PhiForCausalLM(config)
-    with torch.no_grad():
-        model.lm_head.weight.mul_(20)
-        for token, bias in {".": 6.0, "Ġ": 3.0, "Ċ": 2.0, "<end>": 1.0, "Ã": 2.0}.items():
-            model.lm_head.bias[ids[token]] = bias
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-def _tokenizer(transformers: Any) -> Any:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
     sentences = [draw.text for draw in StandInLLM().draw([Request("", 200, 0)], Sampling(), sentence_over)[0]]
-    tokenizer = byte_level_tokenizer(sentences, 400, "<end>")
-    wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
-    wrapped.chat_template = (
+    biases = {".": 6.0, "Ġ": 3.0, "Ċ": 2.0, "<end>": 1.0, "Ã": 2.0}
+    template = (
         "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
         "{% if add_generation_prompt %}assistant: {% endif %}"
     )
-    return wrapped
+    sizes = {"vocabulary": 400, "num_attention_heads": 4, "max_position_embeddings": 256}
+    return save_phi(tmp_path_factory.mktemp("tiny"), sentences, 20, lambda t: biases.get(t, 0.0), template, **sizes)
 
 
 @pytest.fixture(scope="session")

@@ -4,33 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from alimark.core.llm.base import Request, Sampling, never
 from alimark.testing import StandInLLM
-from tokenizing import byte_level_tokenizer
+from tokenizing import byte_level_tokenizer, save_phi
 
 
 def save_tiny(folder: Path) -> None:
-    import torch
-    import transformers
-
-    tokenizer = _tokenizer(transformers)
-    ids = tokenizer.get_vocab()
-    config = transformers.PhiConfig(
-        vocab_size=len(ids), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-        max_position_embeddings=1024, eos_token_id=ids["<end>"], bos_token_id=None, tie_word_embeddings=False,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = transformers.PhiForCausalLM(config)
-    with torch.no_grad():
-        model.lm_head.weight.mul_(6)
-        for i, token in enumerate(tokenizer.convert_ids_to_tokens(range(len(ids)))):
-            # Whole words are read as they were written.
-            model.lm_head.bias[i] = 0.0 if token[:1] == "Ġ" else -8.0
-        model.lm_head.bias[ids["."]] = 2.5
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    """Whole words are likely, because they are read as they were written."""
+    sizes = {"vocabulary": 500, "num_attention_heads": 2, "max_position_embeddings": 1024}
+    save_phi(folder, _texts(), 6, lambda t: 2.5 if t == "." else 0.0 if t[:1] == "Ġ" else -8.0, **sizes)
 
 
 def save_opt(folder: Path) -> None:
@@ -60,8 +43,3 @@ def save_opt(folder: Path) -> None:
 
 def _texts() -> list[str]:
     return [draw.text for draw in StandInLLM().draw([Request("", 200, 0)], Sampling(), never)[0]]
-
-
-def _tokenizer(transformers: Any) -> Any:
-    tokenizer = byte_level_tokenizer(_texts(), 500, "<end>")
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")

@@ -13,7 +13,7 @@ from tokenizing import byte_level_tokenizer, save_phi
 def save_tiny(folder: Path) -> None:
     """Whole words are likely, because they are read as they were written."""
     sizes = {"vocabulary": 500, "num_attention_heads": 2, "max_position_embeddings": 1024}
-    save_phi(folder, _texts(), 6, lambda t: 2.5 if t == "." else 0.0 if t[:1] == "Ġ" else -8.0, **sizes)
+    save_phi(folder, _texts(), 6, lambda t: 2.5 if t == "." else 0.0 if t[:1] == "Ġ" else -8.0, "", **sizes)
 
 
 def save_opt(folder: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from services import Running, serving
+from stand_ins import EchoLLM
 
 from alimark.core._util.fair_pool import FairPool, FairQueue
 from alimark.core._util.work import TimedFuture, working
@@ -20,14 +21,16 @@ from alimark.core.detection.settings import DetectionSettings
 from alimark.core.llm.base import Request
 from alimark.core.llm.openai import OpenAI
 from alimark.core.rewriting.api import Original, RewriteSettings, rewrite_many
+from alimark.errors import LLMError, TextError
 from alimark.serve import checking
 from alimark.serve.checking import Answer, Check, Checker
 from alimark.serve.places import Places, QueueFull
 from alimark.serve.writing import Writers
-from alimark.testing import StandInEmbedder
+from alimark.testing import StandInEmbedder, StandInLLM
 from fake_server import KEY, Fake, Reply, completions
 from fixed_texts import fixed_key
-from rewriters import STORY, Rewriter
+from rewriters import STORY, Rewriter, shown_in
+from single_text import rewrite
 from watched import watched
 
 
@@ -161,6 +164,63 @@ def test_a_rewriting_that_nobody_waits_for_asks_no_more() -> None:
         future.cancel()
         with pytest.raises(CancelledError):
             next(rewritings)
+
+
+# Rewriting for many requests at a time
+
+SETTINGS = RewriteSettings(closeness=0.5, mean_closeness=0.5)
+TEXTS = [
+    "The mayor opened the bridge.",
+    "A storm broke the wall.",
+    "Nobody came to the harbour.",
+    "She sold the piano.",
+]
+
+
+def test_each_text_is_rewritten_as_alone() -> None:
+    asked: list[str] = []
+    go = threading.Event()
+
+    def hold(requests: Sequence[Request]) -> None:
+        asked.extend(shown_in(request) for request in requests)
+        go.wait(10)
+
+    llm = watched(EchoLLM(), hold)
+    writers = Writers(StandInLLM(), lambda: llm, lambda _: StandInEmbedder(), most=8)
+    futures = [writers.rewrite(text, fixed_key(0), i, SETTINGS) for i, text in enumerate(TEXTS)]
+    nothing = writers.rewrite(" ", fixed_key(0), 1, SETTINGS)
+    given_up = writers.rewrite("Never mind this.", fixed_key(0), 1, SETTINGS)
+    assert given_up.cancel()
+    go.set()
+    rewritten = [future.result(10).text for future in futures]
+    with pytest.raises(TextError):
+        nothing.result(10)
+    assert "Never mind this." not in asked
+    assert rewritten == [
+        rewrite(text, fixed_key(0), StandInEmbedder(), EchoLLM(), SETTINGS, seed=i).text for i, text in enumerate(TEXTS)
+    ]
+    assert writers.under_way == 0
+    writers.close()
+
+
+def test_an_error_of_the_model_is_reported_and_the_next_run_works() -> None:
+    faults = [RuntimeError("out of memory")]
+
+    def fail(_: object) -> None:
+        if faults:
+            raise faults[0]
+
+    llm = watched(EchoLLM(), fail)
+    writers = Writers(StandInLLM(), lambda: llm, lambda _: StandInEmbedder(), most=8)
+    with pytest.raises((RuntimeError, LLMError)):
+        writers.rewrite(TEXTS[0], fixed_key(0), 0, SETTINGS).result(10)
+    faults.clear()
+    assert writers.rewrite(TEXTS[0], fixed_key(0), 0, SETTINGS).result(10).text
+    assert writers.under_way == 0
+    writers.close()
+
+
+# A server of another that hangs or fails
 
 
 class Hanging:

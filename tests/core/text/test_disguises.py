@@ -1,14 +1,17 @@
-"""The reading without disguises: what is changed, what is left alone, and that it takes linear time."""
+"""The readings of a text, normalised and without disguises: what is changed, and what is left alone."""
 
 from __future__ import annotations
 
 import json
+import re
 from textwrap import wrap
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alimark.core.frozen.text import normalising
+from alimark.core.frozen.text.normalising import normalise
 from alimark.core.text.disguises import KINDS, statements, undisguise
 
 PLAIN = "The lamp went out at nine. Nobody saw the keeper, and the boats stayed in the harbour."
@@ -153,7 +156,7 @@ _PIECES = st.sampled_from(
     [*"<>[]()*_`#&;|>-=~$\\.!?,:/'\" \n\tab1AZé", "<b>", "</p>", "```", "\n\n", "&amp;", "&#65;", "&lt;", "**", "$$",
      "> ", "| ", "- ", "1. ", "[1]", "Bob: ", "12:00 ", "-->", "а", "ο", "Ａ", "𝐚", "\u200b", "\u0301", "\u202e", "\u202c",
      "😀", "The lamp went out. ", "word", "w o r d", "\u3164", "。", "\\u0041", "%20", "def f(x):", "\r\n",
-     "um, ", "w-w", "h0use ", "[^1]: … ", "…[^1]", "<ann> ", "\n- 41 -\n", "ǝʇɐ", '{"a": "', 'f("a b");\n']
+     "\\begin{", "um, ", "w-w", "h0use ", "[^1]: … ", "…[^1]", "<ann> ", "\n- 41 -\n", "ǝʇɐ", '{"a": "', 'f("a b");\n']
 )  # fmt: skip
 
 
@@ -169,3 +172,54 @@ def test_vowel_signs_are_no_signs_between_letters() -> None:
     text = "गीत गाया। गीत गाया।"
     assert undisguise(text).text == text
     assert undisguise("l-a-m-p w-e-n-t a-g-a-i-n d-a-r-k").text == "lamp went again dark"
+
+
+# Normalisation, which takes the layout of prose away and leaves prose alone
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("\u200b".join(PLAIN), "invisible"),
+        ("".join(c + "\U000e0041\u2060" for c in PLAIN), "invisible"),
+        (PLAIN.replace(". ", ".&nbsp;").replace("lamp", "l&#97;mp"), "entity"),
+        (f"<p class='a'>{PLAIN.replace('lamp', '<b>lamp</b>')}</p><script>let x = 1;</script>", "tag"),
+        (f"```text\n{PLAIN}\n```", "fence"),
+        (f"```\n{PLAIN}", "fence"),
+        (f"$$\n{PLAIN}\n$$", "fence"),
+        (f"\\begin{{quote}}{PLAIN}\\end{{quote}}", "fence"),
+        (PLAIN.replace("lamp", "**lamp**").replace("keeper", "[keeper](http://x.org)"), "markdown"),
+        ("> " + PLAIN.replace("Nobody", "\n> Nobody"), "quotation mark"),
+        (f"| 1 | {PLAIN} |", "table"),
+    ],
+)
+def test_layout_is_taken_away_and_counted(text: str, kind: str) -> None:
+    normalised = normalise(text)
+    assert " ".join(normalised.text.split()) == PLAIN
+    assert normalised.changes[kind] > 0
+    assert normalise(normalised.text).changes == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("➤ One lamp burned.\n✓ Two went out.", ["- One lamp burned.", "- Two went out."]),
+        ("(1) One lamp burned.\n(2) Two went out.", ["- One lamp burned.", "- Two went out."]),
+        ("Step 1: One lamp burned.\nb) Two went out.", ["- One lamp burned.", "- Two went out."]),
+        ("| 1 | One lamp burned. |\n| 2 | Two went out. |", ["One lamp burned.", "Two went out."]),
+        ("Here it is.\n\n```py\nfor x in y:\n    f(x)  # <b>\n```\n\nThat was it.", ["Here it is.", "That was it."]),
+    ],
+)
+def test_lines_are_read(text: str, lines: list[str]) -> None:
+    assert [line.strip() for line in normalise(text).text.split("\n") if line.strip()] == lines
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(st.text(max_size=200), st.lists(_PIECES, max_size=24).map("".join)))
+def test_plain_sentences_skip_the_rules_and_would_not_be_changed_by_them(text: str) -> None:
+    normalised = normalise(text)
+    if normalised.text is text:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(normalising, "_SPECIAL", re.compile(""))
+            assert normalise(text).text.strip() == text.strip()
+            assert normalise(text).changes == {}

@@ -20,6 +20,7 @@ from alimark.core.detection.searching import excerpt_length
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.api import GenerationSettings
 from alimark.core.generation.selection import TextOrigin
+from alimark.core.generation.session import Session
 from alimark.core.keys.folder import load_keys
 from alimark.core.keys.projection import carried, project, targets
 from alimark.core.schemes.registry import rule_for
@@ -68,6 +69,17 @@ def test_candidates_are_compared_with_the_block_of_their_run(run: object) -> Non
         expected = carried(project(candidates, key), directions[start + i], key)
         assert worths == pytest.approx([carry.worth for carry in expected])
         rule.chose(seen[0])
+
+
+def test_the_start_depends_on_seed_and_prompt() -> None:
+    key, settings = key_of(decision="hard", offsets=1024), GenerationSettings(2, 4)
+
+    def blocks(prompt: str, seed: int) -> Any:
+        rule: Any = Session(prompt, key, settings, rule=rule_for, seed=seed).rule
+        return rule._targets.tolist()
+
+    assert len({str(blocks(prompt, seed)) for prompt in ("One.", "Two.") for seed in range(3)}) == 6
+    assert blocks("One.", 0) == blocks("One.", 0)
 
 
 def test_a_text_follows_the_runs_of_its_key() -> None:
@@ -126,9 +138,9 @@ def test_a_text_is_found_under_its_key_alone(run: object) -> None:
     assert sum(runs[block - 1] == runs[sentence - 1] for sentence, block in matches_of(detection)) >= 10
 
 
-@pytest.mark.parametrize("run", [1, 4, (1, 2, 4)])
-def test_a_text_that_starts_at_a_later_run_is_found(run: object) -> None:
-    key = key_of(run=run, offsets=16)
+@pytest.mark.parametrize("parameters", [{"run": 1}, {"run": 4}, {"run": (1, 2, 4)}, {"decision": "hard"}])
+def test_a_text_that_starts_at_a_later_run_is_found(parameters: dict[str, Any]) -> None:
+    key = key_of(**parameters, offsets=16)
     start = int(key.starts[-1])
     text = " ".join(written(key, seed=seed_with_start(key, start)))
     detection = mark_of(key).detect(text)
@@ -136,7 +148,7 @@ def test_a_text_that_starts_at_a_later_run_is_found(run: object) -> None:
     runs = key.derivation.run_numbers(start + 60)
     assert sum(runs[block - 1] == runs[start + sentence - 1] for sentence, block in matches_of(detection)) >= 10
     # The same secret without offsets looks at the first runs alone.
-    assert mark_of(key_of(run=run)).detect(text).p_value > 0.01
+    assert mark_of(key_of(**parameters)).detect(text).p_value > 0.01
 
 
 def test_the_search_is_long_enough_for_every_start() -> None:
@@ -167,12 +179,15 @@ def test_the_mark_survives(change: str) -> None:
     assert mark_of(key).detect(" ".join(changed)).verdict() == "found"
 
 
-@pytest.mark.parametrize(("run", "offsets"), [(6, 1), ((1, 2, 4), 6), (1, 8)])
-def test_p_values_are_uniform_over_keys(run: object, offsets: int) -> None:
+@pytest.mark.parametrize(
+    "parameters",
+    [{"run": 6}, {"run": (1, 2, 4), "offsets": 6}, {"run": 1, "offsets": 8}, {"decision": "hard", "offsets": 8}],
+)
+def test_p_values_are_uniform_over_keys(parameters: dict[str, Any]) -> None:
     """Random keys have the runs of the key, or their scores would vary less than those of keys do."""
     texts = [" ".join(written(None, 8, seed=seed)) for seed in range(8)]
     chosen = DetectionSettings(draws=99)
-    key = key_of(run=run, offsets=offsets)
+    key = key_of(**parameters)
     embedded = calibration.Embedded.of(texts, key, EMBEDDER, chosen)
     values = np.concatenate(
         [calibration.fresh_keys(embedded, key, chosen, lambda n: None).p_randomised for _ in range(15)]
@@ -188,8 +203,9 @@ def test_only_sentences_are_embedded() -> None:
     assert mark.detect(text, restructure="none").raw == mark.detect(text, restructure="single").raw
 
 
-def test_a_passage_is_found_in_other_text() -> None:
-    key = key_of(offsets=4)
+@pytest.mark.parametrize("decision", ["soft", "hard"])
+def test_a_passage_is_found_in_other_text(decision: str) -> None:
+    key = key_of(decision=decision, offsets=4)
     start = int(key.starts[2])
     sentences = written(key, seed=seed_with_start(key, start))
     text = " ".join([*written(None, 10, seed=31), *sentences, *written(None, 10, seed=32)])

@@ -86,7 +86,8 @@ def test_random_bytes(data: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("version", True), ("block_size", True), ("offsets", True), ("embedder", ""), ("embedder", " "), ("embedder", 5),
+    [("version", True), ("block_size", True), ("offsets", True), ("offsets", 0), ("offsets", 2**20), ("offsets", "16"),
+     ("embedder", ""), ("embedder", " "), ("embedder", 5),
      ("embedder", None), ("fingerprint", ["x"]), ("splitter", 1), ("embedder", "\ud800"), ("bits", [[999]])],
 )  # fmt: skip
 def test_refused(name: str, value: object) -> None:

@@ -115,6 +115,7 @@ def test_decisions_are_soft_by_default() -> None:
     assert AliMarkParameters().soft
     hard = Key.generate(decision="hard")
     assert (hard.decision, hard.block_size, hard.span) == ("hard", 8, None)
+    assert (hard.offsets, hard.start("a"), hard.start("b")) == (1, 0, 0)
     assert not Key.from_arrays([[0, 1], [1, 1]], np.eye(2, 64), embedder=StandInEmbedder()).soft
 
 

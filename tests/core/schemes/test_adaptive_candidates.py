@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,45 +34,41 @@ def test_expected_gain_is_the_integral_over_better_draws(above: float, spread: f
     assert expected_gain(above, spread) == pytest.approx(gain, rel=1e-6)
 
 
+def counts(candidates: int, law: Callable[..., Any], spread: Callable[[], float] = lambda: 1.0) -> list[int]:
+    """The numbers of candidates of a text's twelve sentences, whose worths have a law and a spread for each sentence."""
+    text_rule, settings = rule(candidates), GenerationSettings(candidates=candidates)
+    numbers: list[int] = []
+    for _ in range(12):
+        size, worths = spread(), list[float]()
+        while len(worths) < text_rule.most(settings, sum(numbers)):
+            count = min(text_rule.wave(settings), text_rule.most(settings, sum(numbers)) - len(worths))
+            worths += (5 + size * law(size=count)).tolist()
+            if text_rule.enough(worths):
+                break
+        text_rule.chose(np.zeros(1))
+        numbers.append(len(worths))
+    return numbers
+
+
 @pytest.mark.parametrize("candidates", [32, 64, 256])
 @pytest.mark.parametrize("scale", [0.1, 3.0])
 def test_the_mean_number_of_candidates_is_what_was_asked_for(candidates: int, scale: float) -> None:
     draws = np.random.default_rng(candidates)
-    counts = []
-    for _ in range(40):
-        text_rule, settings, total = rule(candidates), GenerationSettings(candidates=candidates), 0
-        for _ in range(12):
-            spread = scale * float(np.exp(0.25 * draws.standard_normal()))
-            worths: list[float] = []
-            while len(worths) < text_rule.most(settings, total):
-                count = min(text_rule.wave(settings), text_rule.most(settings, total) - len(worths))
-                worths += (5 + spread * draws.standard_normal(count)).tolist()
-                if text_rule.enough(worths):
-                    break
-            text_rule.chose(np.zeros(1))
-            counts.append(len(worths))
-            total += len(worths)
-    assert np.mean(counts) == pytest.approx(candidates, rel=0.1)
-    assert min(counts) == candidates * 3 // 4
-    assert max(counts) >= 1.5 * candidates
+
+    def spread() -> float:
+        return scale * float(np.exp(0.25 * draws.standard_normal()))
+
+    numbers = [number for _ in range(40) for number in counts(candidates, draws.standard_normal, spread)]
+    assert np.mean(numbers) == pytest.approx(candidates, rel=0.1)
+    assert min(numbers) == candidates * 3 // 4
+    assert max(numbers) >= 1.5 * candidates
 
 
 @pytest.mark.parametrize("candidates", [64, 256])
 def test_a_text_costs_little_more_than_asked_for_where_worths_have_short_tails(candidates: int) -> None:
     draws = np.random.default_rng(candidates)
     for _ in range(10):
-        text_rule, settings = rule(candidates), GenerationSettings(candidates=candidates)
-        total = 0
-        for _ in range(12):
-            worths: list[float] = []
-            while len(worths) < text_rule.most(settings, total):
-                count = min(text_rule.wave(settings), text_rule.most(settings, total) - len(worths))
-                worths += draws.uniform(size=count).tolist()
-                if text_rule.enough(worths):
-                    break
-            text_rule.chose(np.zeros(1))
-            total += len(worths)
-        assert total <= 13 * candidates
+        assert sum(counts(candidates, draws.uniform)) <= 13 * candidates
 
 
 def test_a_model_that_always_writes_the_same_is_asked_once() -> None:

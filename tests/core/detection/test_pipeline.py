@@ -15,17 +15,7 @@ from alimark.core.frozen.kernels.types import LEFT, RIGHT, WHOLE, Limits
 from alimark.core.frozen.text.units import halve
 from alimark.errors import AlimarkError, KeyMismatch, LimitError, TextError
 from alimark.testing import StandInEmbedder
-from fixed_texts import EMBEDDER, fixed_key, unmarked, written
-
-
-def test_finds_the_mark_and_not_without_the_key(mark: AliMark, sentences: list[str]) -> None:
-    detection: Any = mark.detect(" ".join(sentences))
-    assert detection.verdict() == "found"
-    assert detection.p_value <= 0.002
-    assert detection.z > 4
-    other = AliMark(fixed_key(1), embedder=EMBEDDER).detect(" ".join(sentences))
-    assert other.p_value > 0.01
-    assert detection.sentences == tuple(sentences)
+from fixed_texts import EMBEDDER, unmarked, written
 
 
 def test_survives_merge_split_and_deletion(mark: AliMark, sentences: list[str]) -> None:
@@ -60,15 +50,6 @@ class TestPValues:
         text = " ".join(sentences[:5])
         assert mark.detect(text) == mark.detect(text)
         assert mark.detect(text).p_value == mark.detect([" ".join(sentences), text])[1].p_value
-
-    def test_uniform_over_keys(self) -> None:
-        texts = [" ".join(unmarked(4, seed)) for seed in range(60)]
-        values = []
-        for number in range(5):
-            mark = AliMark(fixed_key(100 + number), embedder=EMBEDDER)
-            values += [detection.p_randomised for detection in mark.detect(texts, draws=99)]
-        # Texts of one template share directions, so single keys differ; five keys are near enough to 1/2.
-        assert 0.2 < np.mean(np.array(values) <= 0.5) < 0.8
 
     def test_more_draws_and_a_tail_below_one_in_a_thousand(self, mark: AliMark, sentences: list[str]) -> None:
         detection: Any = mark.detect(" ".join(sentences), draws=5000, tail=True)

@@ -127,13 +127,15 @@ def test_the_furthest_candidate_is_chosen() -> None:
 # Detection
 
 
-@pytest.mark.parametrize("run", [1, 4, (1, 2, 4)])
-def test_a_text_is_found_under_its_key_alone(run: object) -> None:
-    key = key_of(run=run)
-    text = " ".join(written(key))
-    detection = mark_of(key).detect(text)
-    assert (detection.verdict(), detection.p_value <= 0.002, detection.z) == ("found", True, None)
-    assert mark_of(key_of(1, run=run)).detect(text).p_value > 0.01
+@pytest.mark.parametrize("parameters", [{"run": 1}, {"run": 4}, {"run": (1, 2, 4)}, {"decision": "hard"}])
+def test_a_text_is_found_under_its_key_alone(parameters: dict[str, Any]) -> None:
+    key, sentences = key_of(**parameters), written(key_of(**parameters))
+    text = " ".join(sentences)
+    detection: Any = mark_of(key).detect(text)
+    assert (detection.verdict(), detection.p_value <= 0.002) == ("found", True)
+    assert detection.z is None if key.soft else detection.z > 4
+    assert detection.sentences == tuple(sentences)
+    assert mark_of(key_of(1, **parameters)).detect(text).p_value > 0.01
     runs = key.derivation.run_numbers(60)
     assert sum(runs[block - 1] == runs[sentence - 1] for sentence, block in matches_of(detection)) >= 10
 

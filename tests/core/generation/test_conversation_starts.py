@@ -102,11 +102,3 @@ def test_unrelated_prompts_get_unrelated_starts() -> None:
     key = key_of(2)
     starts = [key.start(origin(f"Chapter {n} is about {n} dogs.").first_message) for n in range(40)]
     assert {starts.count(start) for start in (0, 6, 12, 18)} <= set(range(3, 20))
-
-
-def test_p_values_of_unmarked_texts_are_exact_for_a_key_that_follows_conversations() -> None:
-    """The text is written under another key, so every rank of the true key among random ones is as likely."""
-    text = continued(key_of(3), 12, 1)
-    p_values = [AliMark(key_of(n), embedder=EMBEDDER).detect(text, draws=49).p_value for n in range(50, 130)]
-    assert np.mean(np.array(p_values) <= 0.1) < 0.2
-    assert 0.3 < np.mean(np.array(p_values) <= 0.5) < 0.7

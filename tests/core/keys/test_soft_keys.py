@@ -19,7 +19,6 @@ from alimark.core.frozen.derivation import many_vectors
 from alimark.core.frozen.directions import noise_aware
 from alimark.core.frozen.parameters import DEFAULT_RUN, SOFT_FIELDS, AliMarkParameters
 from alimark.core.frozen.payload_code import PayloadCode
-from alimark.core.keys.folder import load_keys
 from alimark.core.keys.key import Sealed
 from alimark.core.keys.projection import carried, project, targets
 from alimark.core.models import store
@@ -184,13 +183,6 @@ def test_the_whole_space_has_no_table() -> None:
         key_of(span=32)
 
 
-def test_a_folder_may_hold_keys_of_both_decisions(tmp_path: Path) -> None:
-    keys = [key_of(decision="hard"), key_of(), key_of(run=[2, 3])]
-    for number, key in enumerate(keys):
-        key.save(tmp_path / f"{number}.json")
-    assert load_keys([tmp_path]) == keys
-
-
 # Runs
 
 runs = st.one_of(st.integers(1, 64).map(lambda size: (size,)), st.lists(st.integers(1, 9), min_size=1).map(tuple))
@@ -295,11 +287,6 @@ def test_projections_are_taken_from_the_mean_of_the_table() -> None:
     table: Any = noise_aware(key.fingerprint)
     rows = np.random.default_rng(1).normal(size=(3, 384)).astype(np.float32)
     np.testing.assert_allclose(project(rows, key), (rows - table.mean) @ key.vectors(384).T, atol=1e-9)
-
-
-def test_without_a_table_vectors_are_orthonormal() -> None:
-    vectors = key_of().vectors(64)
-    np.testing.assert_allclose(vectors @ vectors.T, np.eye(32), atol=1e-12)
 
 
 def test_an_embedder_of_other_dimensions_is_refused() -> None:

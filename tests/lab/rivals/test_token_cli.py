@@ -7,20 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import alimark.core.embedding.loading
-from alimark.testing import StandInEmbedder
 from commands import Run
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-EMBEDDER = StandInEmbedder()
 PLAIN = ("--temperature", 1, "--top-p", 1, "--repetition-penalty", 1)
-
-
-@pytest.fixture(autouse=True)
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alimark.core.embedding.loading, "load_embedder", lambda name, **_: EMBEDDER)
 
 
 @pytest.mark.parametrize("scheme", ["kgw", "exp", "synthid", "sir"])

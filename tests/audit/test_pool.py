@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from corpora import plain_texts, rows, write
 
 from alimark.audit import pool
 from alimark.errors import AlimarkError
@@ -64,3 +67,13 @@ def test_a_worker_that_loads_for_long_is_waited_for(monkeypatch: pytest.MonkeyPa
 def test_a_worker_that_finds_no_place_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AlimarkError, match="no free resources"):
         started(monkeypatch, placed=300, ready=301)
+
+
+def test_what_a_worker_loads_does_not_count_against_its_first_document(tmp_path: Path) -> None:
+    """A cold worker on a busy machine takes long to compile its kernels; the document that came first is not to blame."""
+    pytest.importorskip("pyarrow")
+    source = write(tmp_path / "docs.jsonl", plain_texts(3))
+    words: list[str | Path] = [sys.executable, Path(__file__).with_name("slow_start.py"), source, tmp_path / "out"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [row["failed"] for row in rows(tmp_path / "out")] == [False] * 3

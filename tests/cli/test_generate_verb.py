@@ -32,9 +32,7 @@ def test_one_prompt(run: Run, key_file: Path) -> None:
     assert len(done.out.strip()) > 40
     assert "3 sentences" in done.err
     record = json.loads(run("generate", *options, "--json").out)
-    assert record["text"] == done.out.strip()
-    assert record["seed"] == 4
-    assert record["cost"]["candidates"] == 24
+    assert (record["text"], record["seed"], record["cost"]["candidates"]) == (done.out.strip(), 4, 24)
 
 
 def test_sentences_are_printed_as_they_are_chosen(run: Run, key_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,12 +62,8 @@ def test_standard_input_and_json(run: Run, tmp_path: Path, monkeypatch: pytest.M
         status, out, _ = run("-", "--seed", 1, "--json", "--candidates", 8, "--closeness", 0.7)
     record = json.loads(out)
     assert status == 0
-    assert record["original"] == STORY + "\n"
-    assert record["scheme"] == "alimark"
-    assert record["key_id"] == KEY.id
-    assert record["settings"]["candidates"] == 8
-    assert record["settings"]["closeness"] == 0.7
-    assert record["settings"]["llm"] == "rewriter"
+    assert (record["original"], record["scheme"], record["key_id"]) == (STORY + "\n", "alimark", KEY.id)
+    assert {"candidates": 8, "closeness": 0.7, "llm": "rewriter"}.items() <= record["settings"].items()
     assert len(record["matches"]) == len(record["cosines"]) == len(record["sentences"]) == 12
     assert record["cost"]["candidates"] == 96
     assert record["detection"]["p_value"] < 0.05 < record["detection"]["p_value_before"]

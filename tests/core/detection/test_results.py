@@ -79,10 +79,8 @@ def test_everything_goes_into_json(mark: AliMark, sentences: list[str]) -> None:
     for search_kind in ("whole", "excerpt"):
         detection = mark.detect(" ".join(sentences), search=search_kind)
         report = json.loads(json.dumps(detection.report()))
-        assert report["verdict"] == "found"
-        assert report["text_sha256"] == detection.text_sha256
-        assert report["fingerprint"] == EMBEDDER.fingerprint
-        assert report["draws"] == 1000
+        expected = {"verdict": "found", "text_sha256": detection.text_sha256, "fingerprint": EMBEDDER.fingerprint}
+        assert (expected | {"draws": 1000}).items() <= report.items()
         assert len(report["alignment"]) >= 10
         assert {"alimark", "numpy", "nupunkt"} <= set(report["versions"])
         assert "near_flips" in report

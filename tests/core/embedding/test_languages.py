@@ -8,7 +8,6 @@ real model does is not measured.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,9 @@ import pytest
 
 import alimark
 from alimark.core.embedding.loading import load_embedder
-from alimark.core.llm.base import Draw, Request, Sampling, StopCondition
-from alimark.testing import StandInLLM
+from alimark.core.llm.base import Draw, Request
 from tiny_embedders import make_model, write
+from watched import Told
 
 PHRASES = {
     "zh": (
@@ -61,22 +60,17 @@ PHRASES = {
 """The beginnings, middles and ends of sentences in each language, and how a sentence ends."""
 
 
-class Speaker(StandInLLM):
+def speaker(language: str) -> Told:
     """Writes random sentences of one language: two, so that the second shows where the first one ends."""
+    *parts, end = PHRASES[language]
 
-    def __init__(self, language: str) -> None:
-        super().__init__(name=f"speaker of {language}")
-        *parts, self._end = PHRASES[language]
-        self._parts = [part.split("|") for part in parts]
-
-    def draw(self, requests: Sequence[Request], sampling: Sampling, stop: StopCondition) -> list[list[Draw]]:
-        return [[self._draw(request, request.first + i) for i in range(request.count)] for request in requests]
-
-    def _draw(self, request: Request, number: int) -> Draw:
+    def tell(request: Request, number: int) -> Draw:
         chance = random.Random(f"{request.seed} {number} {request.context}")
-        sentences = ["".join(chance.choice(part) for part in self._parts) + self._end for _ in range(2)]
-        gap = " " if self._end.endswith(" ") and not request.context[-1:].isspace() else ""
+        sentences = ["".join(chance.choice(part.split("|")) for part in parts) + end for _ in range(2)]
+        gap = " " if end.endswith(" ") and not request.context[-1:].isspace() else ""
         return Draw(gap + "".join(sentences), 12, "sentence")
+
+    return Told(tell)
 
 
 def save_multilingual_tokenizer(folder: Path) -> int:
@@ -148,7 +142,7 @@ def test_onnx_gives_the_vectors_of_torch(embedder: alimark.Embedder, model: Path
 def test_a_text_is_marked_and_found(embedder: alimark.Embedder, language: str) -> None:
     key = alimark.Key.generate(embedder=embedder, decision="hard", secret=bytes(range(32)))
     mark = alimark.AliMark(key, embedder=embedder)
-    text = mark.generate("", Speaker(language), sentences=14, candidates=24, seed=5).text
+    text = mark.generate("", speaker(language), sentences=14, candidates=24, seed=5).text
     detection = mark.detect(text)
     assert len(detection.sentences) == 14
     assert detection.verdict().found

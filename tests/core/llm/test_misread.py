@@ -16,12 +16,8 @@ from alimark.core.models import torch_weights as weights  # noqa: E402
 from alimark.errors import LLMError  # noqa: E402
 
 WORDS = weights._PROBE.split()
-PIECES = [
-    *dict.fromkeys("".join(WORDS)),
-    "\u2581",
-    "\u0120",
-    *dict.fromkeys(f"{mark}{word}" for mark in ("\u2581", "\u0120") for word in WORDS),
-]
+MARKS = ("\u2581", "\u0120")
+PIECES = [*dict.fromkeys("".join(WORDS)), *MARKS, *dict.fromkeys(f"{mark}{word}" for mark in MARKS for word in WORDS)]
 
 
 def tokenizer(whole: bool, mark: str = "\u2581") -> Any:
@@ -33,7 +29,7 @@ def tokenizer(whole: bool, mark: str = "\u2581") -> Any:
     return transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
 
 
-@pytest.mark.parametrize("mark", ["\u2581", "\u0120"])
+@pytest.mark.parametrize("mark", MARKS)
 def test_words_that_are_tokens_have_to_be_read_as_tokens(mark: str) -> None:
     assert weights.tokenizer_fault(tokenizer(True, mark)) == ""
     fault = weights.tokenizer_fault(tokenizer(False, mark))

@@ -23,9 +23,7 @@ PAPER = [path for path in RECIPES if path.parent.name == "paper"]
 
 def test_what_is_left_out_has_defaults() -> None:
     recipe = parse(SMALL)
-    assert recipe.data.sentences == 12
-    assert recipe.data.human_texts == 500
-    assert recipe.data.short == "drop"
+    assert (recipe.data.sentences, recipe.data.human_texts, recipe.data.short) == (12, 500, "drop")
     assert recipe.llm.sampling == {}
     assert [watermark.label for watermark in recipe.watermark] == ["AliMark"]
     assert recipe.fpr == [0.01, 0.05, 0.005, 0.001]

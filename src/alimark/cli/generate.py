@@ -13,6 +13,7 @@ import typer
 from alimark.cli import loading, show
 from alimark.cli.options import Address, EngineName, JsonOutput, Output, Payload, Seed, Strength
 from alimark.cli.texts import Bar, TextFile, TextRow, make_all
+from alimark.core._util.files import decode
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def _load_mark(key: Path | None, payload: int | None, *, embedder: bool) -> Wate
 
 
 def _read_prompt(prompt: str) -> str:
-    text = show.read_stdin() if prompt == "-" else prompt
+    text = decode(sys.stdin.buffer.read(), "standard input") if prompt == "-" else prompt
     if not text.strip():
         raise AlimarkError("the prompt is empty; give at least a word to continue")
     return text

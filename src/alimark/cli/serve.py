@@ -71,9 +71,8 @@ def serve(
         raise AlimarkError(f"the service has no token yet, so nobody can use it; run: alimark serve init{_at(data)}")
     if settings.host not in ("127.0.0.1", "::1", "localhost"):
         show.note(f"note: {settings.host} is not loopback, and this is plain HTTP; put a proxy with TLS in front")
-    show.note(
-        f"serving at {_url(settings)}: the page is there, and {_url(settings)}/docs lists the endpoints; for example:"
-    )
+    url = _url(settings)
+    show.note(f"serving at {url}: the page is there, and {url}/docs lists the endpoints; for example:")
     show.note(_curl(settings, "TOKEN"))
     show.note(
         f"TOKEN is one that alimark serve init printed, or a new one: alimark serve token --role generate{_at(data)}"
@@ -162,9 +161,8 @@ def import_key(
             label = ring.add(loaded, tenant=tenant, model=model, activate=activate)
     typer.echo(label.id)
     command = f"alimark serve import {key} --activate{_at(data)}"
-    show.note(
-        "new text is marked with it" if activate else f"it only detects; to mark new text with it, run: {command}"
-    )
+    use = "new text is marked with it" if activate else f"it only detects; to mark new text with it, run: {command}"
+    show.note(use)
 
 
 @app.command()

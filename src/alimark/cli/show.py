@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from alimark.errors import RecordError
-
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
@@ -25,14 +23,6 @@ def print_json(content: object) -> None:
 def note(message: str) -> None:
     """Prints a message on stderr."""
     sys.stderr.write(message + "\n")
-
-
-def read_stdin() -> str:
-    """Reads standard input as UTF-8."""
-    try:
-        return sys.stdin.buffer.read().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise RecordError(f"standard input is not UTF-8 (byte {error.start}); save it as UTF-8 first") from None
 
 
 def stdout() -> Console:

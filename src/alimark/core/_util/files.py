@@ -46,9 +46,13 @@ def write_whole(path: Path | str, data: bytes, *, mode: int = 0o644, overwrite: 
 
 
 def read_text(path: Path | str) -> str:
-    """The text of a file; raises RecordError with the place of the first byte that is not UTF-8."""
-    data = Path(path).read_bytes()
+    """The text of a file; raises RecordError as `decode`."""
+    return decode(Path(path).read_bytes(), str(path))
+
+
+def decode(data: bytes, name: str) -> str:
+    """The text of some bytes; raises RecordError with the place of the first byte that is not UTF-8."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise RecordError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8 first") from None
+        raise RecordError(f"{name} is not UTF-8 (byte {error.start}); save it as UTF-8 first") from None

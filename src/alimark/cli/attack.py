@@ -204,14 +204,14 @@ def _attack_file(attack: Attack, source: Path, output: Path, seed: int, as_json:
         if rows:
             loading.fetch_models(*attack.models)
             with show.progress() as bar:
-                task, ticker = bar.add_task("texts", total=len(rows)), show.Ticker()
+                task = show.Task(bar, "texts", len(rows))
                 targets = [Target(row.record["text"], seed_for(attack.name, seed, row.id)) for row in rows]
                 for place, attacked in attack.run(targets):
                     row = rows[place]
                     writer.write(attack_record(attack, row.record, row.id, targets[place].seed, attacked))
                     counts["failed" if attacked.failed else "written"] += 1
-                    bar.advance(task)
-                    ticker.tick(f"{counts['written'] + counts['failed']} of {len(rows)} texts")
+                    done = counts["written"] + counts["failed"]
+                    task.show(f"{done} of {len(rows)} texts", done)
         writer.arrange([attacked_id(attack, row_id) for row_id in file.order])
     if as_json:
         show.print_json(dict(counts))

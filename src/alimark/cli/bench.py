@@ -13,7 +13,7 @@ from alimark.errors import AlimarkError
 from alimark.lab.bench import RunProgress
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
     from alimark.audit.replicas import Replicas
     from alimark.lab.bench.recipe import Recipe
@@ -43,15 +43,6 @@ Profiles = Annotated[
         "be repeated.",
     ),
 ]
-ReplicaCount = Annotated[
-    int | None,
-    typer.Option(
-        "--replicas",
-        min=1,
-        help="Replicas of the model. Each has a GPU, where there are GPUs, or shares one if there are more replicas.",
-        show_default="as many as the cluster has room for",
-    ),
-]
 DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Print what a run would do, check all that it needs, and list what is missing."),
@@ -66,7 +57,7 @@ def run(
     profile: Profiles = None,
     engine: options.EngineName = "plain",
     address: options.Address = None,
-    replicas: ReplicaCount = None,
+    replicas: options.ReplicaCount = None,
     dry_run: DryRun = False,
 ) -> None:
     """Run a recipe: generate, attack, detect, measure, evaluate.
@@ -134,21 +125,21 @@ def view(
     """  # fmt: skip
     import webbrowser
 
-    from alimark.lab.bench.view.answers import Answers, Index
+    from alimark.lab.bench.view.answers import Answers
     from alimark.lab.bench.view.server import ViewServer
     from alimark.lab.bench.workspace import Workspace
 
     if not (folder / "records").is_dir():
         raise AlimarkError(f"{folder} holds no records; run: alimark bench run RECIPE --output {folder}")
     show.note("reading the records")
-    index = Index(Workspace(folder), fpr)
-    if not index.entries:
+    answers = Answers(Workspace(folder), fpr)
+    if not answers.entries:
         raise AlimarkError(f"{folder} holds no scored texts yet; run: alimark bench run RECIPE --output {folder}")
     try:
-        server = ViewServer(Answers(index), port)
+        server = ViewServer(answers, port)
     except OSError as error:
         raise AlimarkError(f"port {port} cannot be used ({error.strerror}); choose another one with --port") from None
-    show.note(f"{len(index.entries):,} scored texts; open {server.url} in a browser (Ctrl-C ends the page)")
+    show.note(f"{len(answers.entries):,} scored texts; open {server.url} in a browser (Ctrl-C ends the page)")
     if open_browser:
         webbrowser.open(server.url)
     with server:
@@ -245,19 +236,15 @@ class StageBar(RunProgress):
     """Shows a bar for each stage on a terminal, and a line every few seconds elsewhere."""
 
     def __init__(self, progress: Progress) -> None:
-        self._progress, self._ticker = progress, show.Ticker()
-        self._task: TaskID | None = None
-        self._name, self._total, self._done, self._faults = "", 0, 0, 0
+        self._progress, self._faults = progress, 0
 
     def stage(self, name: str, total: int, done: int) -> None:
         self._name, self._total, self._done = name, total, done
-        self._task = self._progress.add_task(name, total=total, completed=done) if total else None
+        self._task = show.Task(self._progress, name, total, done)
 
     def step(self) -> None:
         self._done += 1
-        if self._task is not None:
-            self._progress.advance(self._task)
-        self._ticker.tick(f"{self._name}: {self._done} of {self._total}")
+        self._task.show(f"{self._name}: {self._done} of {self._total}", self._done)
 
     def fault(self, message: str) -> None:
         """Print why a job failed, unless many did before."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from alimark.cli import loading, show
-from alimark.cli.options import Address, EngineName, JsonOutput, Output, Payload, Seed, Strength
+from alimark.cli.options import Address, EngineName, JsonOutput, Output, Payload, ReplicaCount, Seed, Strength
 from alimark.cli.texts import Bar, TextFile, TextRow, make_all
 from alimark.core._util.files import decode
 from alimark.errors import AlimarkError
@@ -69,14 +69,6 @@ MayEndOption = Annotated[
         show_default="with --prompt-style chat",
     ),
 ]
-ReplicasOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Replicas of the model. Each has a GPU, where there are GPUs, or shares one if there are more replicas.",
-        show_default="as many as the cluster has room for",
-    ),
-]
 
 
 def generate(
@@ -97,7 +89,7 @@ def generate(
     may_end: MayEndOption = None,
     engine: EngineName = "plain",
     address: Address = None,
-    replicas: ReplicasOption = None,
+    replicas: ReplicaCount = None,
     seed: Seed = None,
     payload: Payload = None,
     as_json: JsonOutput = False,

@@ -125,6 +125,15 @@ EngineName = Annotated[
         help="Where the work runs: plain (in this process) or ray (worker processes on this machine or a cluster).",
     ),
 ]
+ReplicaCount = Annotated[
+    int | None,
+    typer.Option(
+        "--replicas",
+        min=1,
+        help="Replicas of the model. Each has a GPU, where there are GPUs, or shares one if there are more replicas.",
+        show_default="as many as the cluster has room for",
+    ),
+]
 Address = Annotated[
     str | None,
     typer.Option(help="Address of a running Ray cluster, e.g. auto or HOST:6379.", show_default="this machine alone"),

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+_SECONDS_BETWEEN_LINES = 15.0
+
+
 def print_json(content: object) -> None:
     """Prints JSON on stdout."""
     sys.stdout.write(json.dumps(content, ensure_ascii=False, indent=2) + "\n")
@@ -74,7 +77,8 @@ class Task:
     """Work with a bar of progress; where stderr is no terminal, a line of it every few seconds."""
 
     def __init__(self, bar: Progress, title: str, total: int | None = None, done: int = 0) -> None:
-        self._bar, self._ticker, self._started = bar, Ticker(), time.perf_counter()
+        self._bar, self._started = bar, time.perf_counter()
+        self._last_line = self._started
         self._task = bar.add_task(title, total=total, completed=done)
 
     def rate(self, count: float) -> float:
@@ -84,18 +88,7 @@ class Task:
     def show(self, line: str, done: float | None = None, total: int | None = None, title: str | None = None) -> None:
         """Shows what is done; `line` says it where there is no bar."""
         self._bar.update(self._task, completed=done, total=total, description=title)
-        self._ticker.tick(line)
-
-
-class Ticker:
-    """Prints a line of progress on stderr every few seconds, where stderr is not a terminal and shows no bar."""
-
-    def __init__(self, seconds: float = 15.0) -> None:
-        self._seconds, self._last = seconds, time.monotonic()
-
-    def tick(self, message: str) -> None:
-        """Prints the message, unless the last one was printed a moment ago."""
-        now = time.monotonic()
-        if not sys.stderr.isatty() and now - self._last >= self._seconds:
-            self._last = now
-            note(message)
+        now = time.perf_counter()
+        if not sys.stderr.isatty() and now - self._last_line >= _SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            note(line)

@@ -16,7 +16,7 @@ from alimark.lab.bench.recipe_files import to_toml
 from alimark.lab.bench.report import write
 from alimark.lab.bench.results import save
 from alimark.lab.bench.run import Run
-from alimark.lab.bench.view.answers import Answers, Index
+from alimark.lab.bench.view.answers import Answers
 from alimark.lab.bench.workspace import KeptVectors, Stage, Workspace
 from alimark.testing import StandInEmbedder
 from commands import Run as Command
@@ -95,12 +95,12 @@ def test_an_attack_that_fails_on_every_text_is_reported(tmp_path: Path, capsys: 
     lines = [line for line in table.lines if line[labels.index("attack")].text == "delete 1.0"]
     cells = [line[labels.index("TPR@1%")] for line in lines]
     assert [(cell.text, cell.small) for cell in cells] == [("–", "all 0.0")] * 2
-    assert all("AliMark" in export.export(table, form) for form in export.FORMATS)
+    assert all("AliMark" in write(table) for write in export.FORMATS.values())
     _, text = write(tmp_path / "report", [results])
     assert "| – (all 0.0) |" in text.read_text("utf-8")
     _print_tables(results)
     assert "delete 1.0" in capsys.readouterr().out
-    answers = Answers(Index(bench.workspace))
+    answers = Answers(bench.workspace)
     assert len(answers.tables) == 2
 
 

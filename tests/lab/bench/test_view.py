@@ -22,7 +22,7 @@ from alimark.lab.bench.evaluate import evaluate
 from alimark.lab.bench.recipe_files import to_toml
 from alimark.lab.bench.results import save
 from alimark.lab.bench.tables import Column, Table, TableCell
-from alimark.lab.bench.view.answers import Answers, Index, word_diff
+from alimark.lab.bench.view.answers import Answers, word_diff
 from alimark.lab.bench.view.server import ViewServer
 from alimark.lab.bench.workspace import Workspace
 from browsers import browser
@@ -57,7 +57,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def answers(work: Path) -> Answers:
-    return Answers(Index(Workspace(work), fpr=0.05))
+    return Answers(Workspace(work), fpr=0.05)
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def test_every_scored_text_is_listed(answers: Answers) -> None:
     assert choices["texts"] == 2 * (4 * 3 + 40)
     clean = answers.listed({"attack": "no attack", "watermark": "AliMark"}, 0)
     assert (clean["total"], clean["pages"]) == (4, 1)
-    verdicts = {entry.verdict for entry in answers.index.entries if entry.attack == "no attack"}
+    verdicts = {entry.verdict for entry in answers.entries if entry.attack == "no attack"}
     assert "found" in verdicts
     found, not_found = (
         answers.listed({"attack": "human text", "verdict": name}, 0)["total"] for name in ("found", "not found")
@@ -187,7 +187,7 @@ def test_a_report_table_in_all_formats() -> None:
     for method in ("PMark", "AliMark"):
         made_up.watermark(method, 5.0, {"chat": 0.5})
     for table in rates.details(made_up.results):
-        texts = {form: export.export(table, form) for form in export.FORMATS}
+        texts = {form: write(table) for form, write in export.FORMATS.items()}
         assert all("AliMark" in text and "chat" in text for text in texts.values())
         assert all("Statistic: the method's own z." in text for text in texts.values())
         widths = {len(row) for row in csv.reader(io.StringIO(texts["csv"]))}
@@ -249,7 +249,7 @@ def test_in_a_browser(answers: Answers) -> None:
         page.select_option("#by-watermark", "AliMark")
         page.select_option("#by-attack", "insert 0.5")
         playwright.expect(page.locator("#count")).to_have_text("4 texts")
-        hostile = next(i for i in answers.index.chosen({"attack": "insert 0.5"}) if "<img" in answers.text(i)["text"])
+        hostile = next(i for i in answers.chosen({"attack": "insert 0.5"}) if "<img" in answers.text(i)["text"])
         page.click(f"#texts tr[data-number='{hostile}'] button")
         page.wait_for_selector("#aligned svg")
         assert '<img src=x onerror="document.title=1">' in page.inner_text("#attacked")  # as text, not as markup

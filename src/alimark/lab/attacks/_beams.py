@@ -11,6 +11,7 @@ the result is that of the beam search of `transformers`, which a test checks.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,16 +39,6 @@ class _Hypothesis(NamedTuple):
     """The index of the hypothesis that it continues, among those of its search at the step before."""
 
 
-class _Settings(NamedTuple):
-    width: int
-    """The number of beams of a group."""
-    groups: int
-    penalty: float
-    length_penalty: float
-    end_tokens: frozenset[int]
-    max_tokens: int
-
-
 @dataclass(slots=True)
 class _GroupSearch:
     """The beam search of a group for a sentence."""
@@ -58,24 +49,25 @@ class _GroupSearch:
     finished: list[Beam] = field(default_factory=list)
     done: bool = False
 
-    def advance(self, candidates: list[tuple[float, int, int]], settings: _Settings, length: int) -> None:
+    def advance(
+        self, candidates: list[tuple[float, int, int]], width: int, ends: frozenset[int], divisor: float, last: bool
+    ) -> None:
         """Continues with the best candidates, given as (score, hypothesis, token), the best first.
 
-        A candidate with an end token is finished where it is among the best `width`; the list is long enough to hold `width`
-        others. The search is done as soon as `width` beams are finished, even if an open hypothesis might become better.
+        A candidate with a token of `ends` is finished where it is among the best `width`, as are all at the `last` step; the
+        list is long enough to hold `width` others. The search is done as soon as `width` beams are finished, even if an open
+        hypothesis might become better. divisor: turns a sum of log-probabilities into the score of a beam.
         """
-        last = length == settings.max_tokens
         hypotheses: list[_Hypothesis] = []
         for rank, (score, parent, token) in enumerate(candidates):
             tokens = (*self.hypotheses[parent].tokens, token)
-            ends = token in settings.end_tokens
-            if rank < settings.width and (ends or last):
-                self.finished.append(Beam(tokens, score / length**settings.length_penalty, self.group))
-            if not ends and len(hypotheses) < settings.width:
+            if rank < width and (token in ends or last):
+                self.finished.append(Beam(tokens, score / divisor, self.group))
+            if token not in ends and len(hypotheses) < width:
                 hypotheses.append(_Hypothesis(tokens, score, parent))
-        self.finished = sorted(self.finished, key=lambda beam: -beam.score)[: settings.width]
+        self.finished = sorted(self.finished, key=lambda beam: -beam.score)[:width]
         self.hypotheses = hypotheses
-        self.done = last or len(self.finished) == settings.width
+        self.done = last or len(self.finished) == width
 
 
 def diverse_beams(
@@ -91,53 +83,55 @@ def diverse_beams(
     """The `beams` sequences that the model generates for each row of a padded batch, the best first."""
     import torch
 
-    config = model.generation_config
+    config, width = model.generation_config, beams // groups
     ends = config.eos_token_id if config.eos_token_id is not None else []
-    length_penalty = 1.0 if config.length_penalty is None else config.length_penalty
     end_tokens = frozenset(ends if isinstance(ends, list) else [ends])
-    settings = _Settings(beams // groups, groups, penalty, length_penalty, end_tokens, max_tokens)
+    length_penalty = 1.0 if config.length_penalty is None else config.length_penalty
     # Empty hypotheses. All but the first are impossible, or all beams would be the same.
-    initial = [_Hypothesis((), _IMPOSSIBLE if i else 0.0, i) for i in range(settings.width)]
+    initial = [_Hypothesis((), _IMPOSSIBLE if i else 0.0, i) for i in range(width)]
     searches = [_GroupSearch(i, group, initial) for i in range(len(input_ids)) for group in range(groups)]
     results: list[list[Beam]] = [[] for _ in input_ids]
     with torch.inference_mode():
         decoder = _Decoder(model, input_ids, attention_mask, beams)
         for length in range(1, max_tokens + 1):
-            _step(searches, decoder.log_probabilities(), settings, length)
+            table = decoder.log_probabilities().view(len(searches), width, -1)
+            for search, candidates in _best_candidates(searches, table, penalty, len(end_tokens)):
+                search.advance(candidates, width, end_tokens, length**length_penalty, length == max_tokens)
             open_searches = [i for i, search in enumerate(searches) if not search.done]
             for search in searches:
                 results[search.sentence] += search.finished if search.done else []
             if not open_searches:
                 break
-            rows = [i * settings.width + beam.parent for i in open_searches for beam in searches[i].hypotheses]
+            rows = [i * width + beam.parent for i in open_searches for beam in searches[i].hypotheses]
             fewer = len(open_searches) < len(searches)
             searches = [searches[i] for i in open_searches]
             decoder.advance(rows, [beam.tokens[-1] for search in searches for beam in search.hypotheses], fewer)
     return [sorted(row, key=lambda beam: -beam.score) for row in results]
 
 
-def _step(searches: list[_GroupSearch], log_probabilities: torch.Tensor, settings: _Settings, length: int) -> None:
-    """Advances every search by one token, group after group."""
+def _best_candidates(
+    searches: list[_GroupSearch], table: torch.Tensor, penalty: float, end_tokens: int
+) -> Iterator[tuple[_GroupSearch, list[tuple[float, int, int]]]]:
+    """Each search with its best candidates for the next token, group after group: a search must be advanced by them at once.
+
+    table: the log-probabilities of the next token for each hypothesis of each search. end_tokens: how many there are.
+    """
     import torch
 
-    device = log_probabilities.device
-    table = log_probabilities.view(len(searches), settings.width, -1)
-    counts = torch.zeros((1 + max(search.sentence for search in searches), table.shape[2]), device=device)
-    for group in range(settings.groups):
+    width, vocabulary = table.shape[1:]
+    counts = torch.zeros((1 + max(search.sentence for search in searches), vocabulary), device=table.device)
+    for group in sorted({search.group for search in searches}):
         members = [i for i, search in enumerate(searches) if search.group == group]
-        if not members:
-            continue
         sentences = [searches[i].sentence for i in members]
-        so_far = torch.tensor([[beam.score for beam in searches[i].hypotheses] for i in members], device=device)
-        sums = table[members] - settings.penalty * counts[sentences][:, None] + so_far[:, :, None]
-        candidates = min((1 + max(1, len(settings.end_tokens))) * settings.width, sums[0].numel())
-        best, places = sums.flatten(1).topk(candidates)
+        so_far = torch.tensor([[beam.score for beam in searches[i].hypotheses] for i in members], device=table.device)
+        sums = table[members] - penalty * counts[sentences][:, None] + so_far[:, :, None]
+        best, places = sums.flatten(1).topk(min((1 + max(1, end_tokens)) * width, sums[0].numel()))
         for i, scores, flat in zip(members, best.tolist(), places.tolist(), strict=True):
-            pairs = [divmod(place, table.shape[2]) for place in flat]  # hypothesis and token
-            searches[i].advance([(score, *pair) for score, pair in zip(scores, pairs, strict=True)], settings, length)
+            pairs = [divmod(place, vocabulary) for place in flat]  # hypothesis and token
+            yield searches[i], [(score, *pair) for score, pair in zip(scores, pairs, strict=True)]
         chosen = [(searches[i].sentence, beam.tokens[-1]) for i in members for beam in searches[i].hypotheses]
-        index = torch.tensor(chosen, device=device).T
-        counts.index_put_((index[0], index[1]), torch.ones(len(chosen), device=device), accumulate=True)
+        index = torch.tensor(chosen, device=table.device).T
+        counts.index_put_((index[0], index[1]), torch.ones(len(chosen), device=table.device), accumulate=True)
 
 
 class _Decoder:

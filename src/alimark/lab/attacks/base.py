@@ -253,7 +253,8 @@ class SentenceAttack(Attack):
             answers |= zip(batch, self.answers(batch), strict=True)
         put_together = _rewritten_unchecked if self.follows_public_code else _rewritten
         for index, sentences, tail in waiting:
-            yield index, put_together(sentences, tail, answers)
+            none = Attacked("", "the text holds no sentence")
+            yield index, put_together(sentences, tail, answers) if sentences else none
 
 
 _MAX_SHARE_LEFT = 0.25
@@ -261,8 +262,6 @@ _MAX_SHARE_LEFT = 0.25
 
 def _rewritten(sentences: Sequence[Piece], tail: str, answers: dict[str, list[str]]) -> Attacked:
     """The text with the first usable answer in the place of each sentence."""
-    if not sentences:
-        return Attacked("", "the text holds no sentence")
     rejected: list[str] = []
     bodies: list[str | None] = []
     for piece in sentences:
@@ -282,8 +281,6 @@ def _rewritten_unchecked(sentences: Sequence[Piece], tail: str, answers: dict[st
 
     A sentence with an empty answer is left out, and `rejected` has "empty" for it.
     """
-    if not sentences:
-        return Attacked("", "the text holds no sentence")
     bodies = [next(iter(answers[piece.body]), "").strip() for piece in sentences]
     lost = {i for i, body in enumerate(bodies) if not body}
     rejected = ("empty",) * len(lost)

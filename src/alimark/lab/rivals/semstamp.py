@@ -26,16 +26,7 @@ from alimark.core.llm.base import LLM
 from alimark.core.parameters import Presets, SchemeParameters
 from alimark.errors import AlimarkError, KeyFileError, KeyMismatch, MissingExtra
 from alimark.lab.learning import Sentences, embedded, sentences_of
-from alimark.lab.rivals.sentence import (
-    REJECTION_WAVE,
-    SentenceRival,
-    count_z,
-    null_z,
-    secret_rows,
-    too_short,
-    unit_rows,
-    weights,
-)
+from alimark.lab.rivals import sentence
 
 
 @dataclass(frozen=True)
@@ -140,7 +131,7 @@ class RegionRule(ABC):
         """The distance of each sentence from the nearest valid region."""
 
     def wave(self, settings: GenerationSettings) -> int:
-        return 1 if self._before is None else settings.wave or REJECTION_WAVE
+        return 1 if self._before is None else settings.wave or sentence.REJECTION_WAVE
 
     def valid(self, before: int) -> Mask:
         """Whether each region is valid after the region `before`."""
@@ -159,20 +150,20 @@ class RegionRule(ABC):
         good = valid[regions]
         worths = np.where(good, margins, -self.shortfall(seen, valid))
         met = good & (margins > self.margin)
-        return weights(good.astype(int), worths, met)
+        return sentence.weights(good.astype(int), worths, met)
 
     def chose(self, seen: Floats) -> None:
         self._before = int(self.locate(seen[None])[0][0])
 
 
-class RegionWatermark(SentenceRival):
+class RegionWatermark(sentence.SentenceRival):
     """A z-test on the number of sentences that lie in a region valid after the previous sentence."""
 
     rule: ClassVar[type[HyperplaneRule | CentreRule]]
 
     def statistic(self, seen: Floats, text: str, sentences: Sequence[str], llm: LLM | None) -> Statistic:
         if len(seen) < 2:
-            return too_short()
+            return sentence.too_short()
         rule = self.rule(self.key)
         regions = rule.locate(seen)[0]
         steps, share = len(regions) - 1, rule.valid_regions / rule.regions
@@ -185,11 +176,11 @@ class RegionWatermark(SentenceRival):
             """The counts of random keys, which choose other valid regions; the regions themselves stay."""
             return np.asarray(sum(rule.null_valid(before, chunk)[keys] @ row for before, row in met.items()))
 
-        null = null_z(counts, _KEYS_A_CHUNK, steps, share)
+        null = sentence.null_z(counts, _KEYS_A_CHUNK, steps, share)
         evidence: dict[str, object] = {"counted": steps, "valid": valid, "expected": round(share * steps, 2),
                                     "regions": regions.tolist()}  # fmt: skip
         # A pair of regions that occurs twice is valid twice or not at all, so only distinct pairs lower the p-value.
-        return Statistic.of_z(count_z(valid, steps, share), null, share ** int((followed > 0).sum()), evidence)
+        return Statistic.of_z(sentence.count_z(valid, steps, share), null, share ** int((followed > 0).sum()), evidence)
 
 
 class HyperplaneRule(RegionRule):
@@ -203,11 +194,11 @@ class HyperplaneRule(RegionRule):
 
     def normals(self, dimension: int) -> Floats:
         """The unit normals of the hyperplanes, one per row. As in the paper they are independent, not orthogonal."""
-        rows = secret_rows(self.key, "semstamp/hyperplanes", self.hyperplanes, dimension, "hyperplanes")
+        rows = sentence.secret_rows(self.key, "semstamp/hyperplanes", self.hyperplanes, dimension, "hyperplanes")
         return np.asarray(rows / np.sqrt(halving_sum(rows * rows))[:, None])
 
     def see(self, vectors: NDArray[np.float32]) -> Floats:
-        return np.asarray(unit_rows(vectors) @ self.normals(vectors.shape[1]).T)
+        return np.asarray(sentence.unit_rows(vectors) @ self.normals(vectors.shape[1]).T)
 
     def locate(self, seen: Floats) -> tuple[Ints, Floats]:
         return (seen > 0) @ self._weights, np.abs(seen).min(axis=1)
@@ -242,7 +233,7 @@ class CentreRule(RegionRule):
                 f"the key's centres have {self._centres.shape[1]} dimensions, but the embedder has {vectors.shape[1]}; use the "
                 "embedder that the key names"
             )
-        return unit_rows(vectors) @ unit_rows(self._centres).T
+        return sentence.unit_rows(vectors) @ sentence.unit_rows(self._centres).T
 
     def locate(self, seen: Floats) -> tuple[Ints, Floats]:
         """The nearest centre; the margin is the difference between the cosines of the two nearest ones."""
@@ -275,9 +266,9 @@ class KSemStamp(RegionWatermark):
         except ImportError:
             raise MissingExtra("scikit-learn", "fit") from None
         corpus = _corpus(texts, regions)
-        vectors = unit_rows(embedded(corpus.sentences, embedder))
+        vectors = sentence.unit_rows(embedded(corpus.sentences, embedder))
         learned = KMeans(regions, n_init=10, random_state=seed).fit(vectors)
-        centres = unit_rows(learned.cluster_centers_).astype("<f4")
+        centres = sentence.unit_rows(learned.cluster_centers_).astype("<f4")
         sizes = np.bincount(learned.labels_, minlength=regions).tolist()
         origin = corpus.origin(embedder) | {"regions": regions, "seed": seed, "sizes": sizes}
         return Fitted(cls.scheme, {"centres": centres}, origin)

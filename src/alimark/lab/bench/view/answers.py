@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
 from threading import Lock
@@ -65,46 +65,6 @@ class ListedText:
         return self.records.text(self.scored.original)
 
 
-@dataclass
-class Index:
-    """All scored texts of a workspace; a mark counts as found at a p-value of `fpr` or less."""
-
-    workspace: Workspace
-    fpr: float = 0.01
-    entries: list[ListedText] = field(init=False)
-
-    def __post_init__(self) -> None:
-        names = [name for name in self.workspace.names() if self.workspace.recipe(name).exists()]
-        self.entries = [entry for name in names for entry in self._of_recipe(name)]
-
-    def _of_recipe(self, name: str) -> Iterator[ListedText]:
-        """The scored texts of a recipe, cell by cell."""
-        run = Run(load_recipe(self.workspace.recipe(name)), self.workspace)
-        records = Records(run)
-        for cell in run.cells:
-            for detection in cell.recipe.detection:
-                every = [
-                    (attack_label(attack.label if attack else NO_ATTACK), records.scored(cell, detection, attack))
-                    for attack in cell.conditions
-                ]
-                for attack, texts in [*every, (HUMAN_TEXT, records.human(cell, detection))]:
-                    for scored in texts:
-                        verdict = "failed"
-                        if not scored.failed:
-                            verdict = "found" if scored.score["p_value"] <= self.fpr else "not found"
-                        yield ListedText(name, records, attack, scored, verdict)
-
-    def choices(self) -> dict[str, list[str]]:
-        """The different values of each field that texts can be filtered by, in order of appearance."""
-        return {field: list(dict.fromkeys(getattr(entry, field) for entry in self.entries)) for field in FIELDS}
-
-    def chosen(self, filters: Mapping[str, str]) -> list[int]:
-        """The numbers of the entries with these values; a field that is empty or absent may have any."""
-        wanted = {field: filters[field] for field in FIELDS if filters.get(field)}
-        every = enumerate(self.entries)
-        return [i for i, entry in every if all(getattr(entry, field) == value for field, value in wanted.items())]
-
-
 # --- Answers
 
 PAGE = 50
@@ -119,30 +79,55 @@ class NotThere(AlimarkError):
 
 
 class Answers:
-    """Answers the questions of the page about the texts of a workspace."""
+    """Answers the questions of the page about the scored texts of a workspace.
 
-    def __init__(self, index: Index) -> None:
-        self.index = index
+    A mark counts as found at a p-value of `fpr` or less.
+    """
+
+    def __init__(self, workspace: Workspace, fpr: float = 0.01) -> None:
+        self._workspace, self._fpr = workspace, fpr
+        names = [name for name in workspace.names() if workspace.recipe(name).exists()]
+        self.entries = [entry for name in names for entry in self._of_recipe(name)]
         self._lock = Lock()
         self._alignment = lru_cache(1000)(self._align)
 
+    def _of_recipe(self, name: str) -> Iterator[ListedText]:
+        """The scored texts of a recipe, cell by cell."""
+        run = Run(load_recipe(self._workspace.recipe(name)), self._workspace)
+        records = Records(run)
+        for cell in run.cells:
+            for detection in cell.recipe.detection:
+                every = [
+                    (attack_label(attack.label if attack else NO_ATTACK), records.scored(cell, detection, attack))
+                    for attack in cell.conditions
+                ]
+                for attack, texts in [*every, (HUMAN_TEXT, records.human(cell, detection))]:
+                    for scored in texts:
+                        verdict = "failed"
+                        if not scored.failed:
+                            verdict = "found" if scored.score["p_value"] <= self._fpr else "not found"
+                        yield ListedText(name, records, attack, scored, verdict)
+
     def choices(self) -> JsonObject:
         """What the page needs when it opens: the values of the filters and the number of texts."""
-        return {
-            "fields": self.index.choices(),
-            "texts": len(self.index.entries),
-            "fpr": self.index.fpr,
-            "folder": str(self.index.workspace.folder),
-        }
+        values = {field: list(dict.fromkeys(getattr(entry, field) for entry in self.entries)) for field in FIELDS}
+        folder = str(self._workspace.folder)
+        return {"fields": values, "texts": len(self.entries), "fpr": self._fpr, "folder": folder}
+
+    def chosen(self, filters: Mapping[str, str]) -> list[int]:
+        """The numbers of the entries with these values; a field that is empty or absent may have any."""
+        wanted = {field: filters[field] for field in FIELDS if filters.get(field)}
+        every = enumerate(self.entries)
+        return [i for i, entry in every if all(getattr(entry, field) == value for field, value in wanted.items())]
 
     def listed(self, filters: Mapping[str, str], page: int) -> JsonObject:
         """One page of the texts that a filter chooses, with the beginning of each, and the number of all of them."""
-        numbers = self.index.chosen(filters)
+        numbers = self.chosen(filters)
         pages = max(1, -(-len(numbers) // PAGE))
         page = min(max(page, 0), pages - 1)
         rows = []
         for number in numbers[page * PAGE : (page + 1) * PAGE]:
-            entry = self.index.entries[number]
+            entry = self.entries[number]
             beginning = " ".join(entry.text[: 2 * _BEGINNING].split())[:_BEGINNING]
             rows.append({"number": number, "beginning": beginning, **_figures(entry)})
         return {"total": len(numbers), "page": page, "pages": pages, "rows": rows}
@@ -179,7 +164,7 @@ class Answers:
             return self._alignment(number, which == "original")
 
     def _align(self, number: int, original: bool) -> JsonObject:
-        entry = self.index.entries[number]
+        entry = self.entries[number]
         text = entry.original if original else entry.text
         if not text:
             raise NotThere("there is no text to align")
@@ -192,12 +177,12 @@ class Answers:
             raise answer
         assert isinstance(answer, AlignedDetection)  # other schemes were refused
         chances = [round(chance, 3) for chance in answer.sentence_chances]
-        return answer.report(self.index.fpr) | {"sentence_chances": chances}
+        return answer.report(self._fpr) | {"sentence_chances": chances}
 
     @cached_property
     def tables(self) -> dict[str, Table]:
         """The tables of the finished runs; a run that has not ended has no results on disk, and computing them takes long."""
-        paths = map(self.index.workspace.results, self.index.workspace.names())
+        paths = map(self._workspace.results, self._workspace.names())
         every = [load_results(path) for path in paths if path.exists()]
         parts = [(results["name"], (*rates.details(results), *tables.human(results))) for results in every]
         return {f"{name}: {table.title}": table for name, of_recipe in parts for table in of_recipe}
@@ -209,9 +194,9 @@ class Answers:
         return self.tables[title]
 
     def _entry(self, number: int) -> ListedText:
-        if not 0 <= number < len(self.index.entries):
+        if not 0 <= number < len(self.entries):
             raise NotThere(f"there is no text with the number {number}")
-        return self.index.entries[number]
+        return self.entries[number]
 
 
 def _figures(entry: ListedText) -> JsonObject:

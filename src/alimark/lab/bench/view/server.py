@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from alimark.core._util.json_types import JsonObject
 from alimark.errors import AlimarkError
-from alimark.lab.bench.export import FORMATS, export
+from alimark.lab.bench.export import FORMATS
 from alimark.lab.bench.tables import Table
 from alimark.lab.bench.view.answers import Answers, NotThere
 
@@ -95,10 +95,9 @@ class _Handler(BaseHTTPRequestHandler):
             file, kind = _PAGES[path]
             self._send(resources.files("alimark").joinpath(file).read_bytes(), kind)
         elif path == "export":
-            form = next((form for form in FORMATS if form == query.get("format")), None)
-            if form is None:
+            if (form := query.get("format", "")) not in FORMATS:
                 raise ValueError(f"the format of a table is one of {', '.join(FORMATS)}")
-            content = export(answers.table(query.get("title", "")), form).encode("utf-8", "replace")
+            content = FORMATS[form](answers.table(query.get("title", ""))).encode("utf-8", "replace")
             self._send(content, "text/plain; charset=utf-8", name=f"table.{_ENDINGS[form]}")
         elif path in _QUESTIONS:
             self._send_json(_QUESTIONS[path](answers, query))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import Field, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -73,12 +73,8 @@ def _first_line(kind: type[Attack]) -> str:
     return (kind.__doc__ or "").strip().splitlines()[0]
 
 
-def _options(kind: type[Attack]) -> list[Field[Any]]:
-    return [option for option in fields(kind) if "help" in option.metadata]  # type: ignore[arg-type]
-
-
 def _defaults(kind: type[Attack]) -> dict[str, Any]:
-    return {option.name: option.default for option in _options(kind)}
+    return {name: option.default for name, option in kind.options().items()}
 
 
 File = Annotated[str | None, typer.Argument(help="Text file; - reads standard input.")]
@@ -114,8 +110,8 @@ def _command(kind: type[Attack]) -> Callable[..., None]:
         inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
         *shared,
         *(
-            _parameter(option.name, _option(option.name, hints[option.name], option.metadata["help"]), option.default)
-            for option in _options(kind)
+            _parameter(name, _option(name, hints[name], option.metadata["help"]), option.default)
+            for name, option in kind.options().items()
         ),
     ]
     if takes_pool:

@@ -56,19 +56,14 @@ def fit(
     """
     from alimark.cli.keygen import assignments
     from alimark.core.text.human_text import human_texts
-    from alimark.lab.learning import options_of
+    from alimark.lab.learning import called, check_options
 
     settings = assignments(setting or [])
     learn = _learner(scheme)
-    known = options_of(learn)
-    if unknown := sorted(set(settings) - set(known)):
-        raise AlimarkError(f"{scheme} has no option {', '.join(unknown)} of learning; it has: {', '.join(known)}")
+    check_options(scheme, learn, settings)
     if not human:
         show.note("no --human text given: learning from Python's own manual, all of one subject")
-    try:
-        fitted = learn(human_texts(human or []), loading.load_embedder(embedder), **settings)
-    except (TypeError, ValueError) as error:
-        raise AlimarkError(f"{scheme} cannot learn with these options: {error}") from None
+    fitted = called(scheme, learn, settings, human_texts(human or []), loading.load_embedder(embedder))
     fitted.save(output)
     origin = dict(fitted.origin)
     if as_json:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from inspect import signature
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,24 @@ from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.core.keys.fitted import Fitted
 from alimark.errors import AlimarkError
 
+T = TypeVar("T")
+
 _BATCH = 8192
 
 
-def options_of(learn: Callable[..., Fitted]) -> list[str]:
-    """The names of the options that a function takes by which a scheme learns."""
-    return [item.name for item in signature(learn).parameters.values() if item.kind == item.KEYWORD_ONLY]
+def check_options(scheme: str, learn: Callable[..., Fitted], options: Iterable[str]) -> None:
+    """Raises AlimarkError where the function by which a scheme learns has no option of one of these names."""
+    known = [item.name for item in signature(learn).parameters.values() if item.kind == item.KEYWORD_ONLY]
+    if unknown := ", ".join(sorted(set(options) - set(known))):
+        raise AlimarkError(f"{scheme} has no option {unknown} of learning; it has: {', '.join(known)}")
+
+
+def called(scheme: str, function: Callable[..., T], options: Mapping[str, Any], *arguments: object) -> T:
+    """What a function of a scheme returns that learns or checks; raises AlimarkError where an option has a wrong value."""
+    try:
+        return function(*arguments, **options)
+    except (TypeError, ValueError) as error:
+        raise AlimarkError(f"{scheme} cannot learn with these options: {error}") from None
 
 
 @dataclass(frozen=True)

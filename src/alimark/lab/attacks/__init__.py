@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 
 from alimark.core._util.registry import Registry
 from alimark.errors import AttackError
@@ -87,12 +86,12 @@ def load_attack(name: str, **settings: SettingValue) -> Attack:
 
 def _check_types(name: str, kind: type[Attack], settings: Mapping[str, SettingValue]) -> None:
     """Raises AttackError for a setting whose value is not of the type of its default; 1 may stand for 1.0."""
-    for option in fields(kind):  # type: ignore[arg-type]
-        if "help" not in option.metadata or option.name not in settings or option.default is None:
+    for option, field in kind.options().items():
+        if option not in settings or field.default is None:
             continue
-        value, wanted = settings[option.name], type(option.default)
+        value, wanted = settings[option], type(field.default)
         if type(value) is not wanted and not (wanted is float and type(value) is int):
-            raise AttackError(f"{name}: {option.name} must be {_TYPES.get(wanted, wanted.__name__)}, not {value!r}")
+            raise AttackError(f"{name}: {option} must be {_TYPES.get(wanted, wanted.__name__)}, not {value!r}")
 
 
 _TYPES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}

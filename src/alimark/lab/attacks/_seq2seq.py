@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -72,7 +72,7 @@ class NetworkAttack(Attack):
 
     @property
     def models(self) -> tuple[str, ...]:
-        return tuple(getattr(self, option.name) for option in fields(self) if option.name.endswith("model"))  # type: ignore[arg-type]
+        return tuple(getattr(self, name) for name in self.options() if name.endswith("model"))
 
     @property
     def libraries(self) -> tuple[tuple[str, str], ...]:

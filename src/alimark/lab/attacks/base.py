@@ -10,7 +10,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from random import Random
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
@@ -136,6 +136,11 @@ class Attack(ABC):
         chosen: dict[str, Any] = {**cls.presets.get(preset, {}), **settings}
         return cls(**chosen)
 
+    @classmethod
+    def options(cls) -> dict[str, Field[Any]]:
+        """The fields that are settings, by name."""
+        return {option.name: option for option in fields(cls) if "help" in option.metadata}  # type: ignore[arg-type]
+
     @property
     def follows_public_code(self) -> bool:
         """Whether the attack does what the paper's public code does: no answer is checked, and every answer is used."""
@@ -144,7 +149,7 @@ class Attack(ABC):
     @property
     def settings(self) -> Record:
         """The settings as a record keeps them: strings, numbers and booleans by name."""
-        return {option.name: getattr(self, option.name) for option in fields(self) if "help" in option.metadata}  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in self.options()}
 
     @property
     def models(self) -> tuple[str, ...]:

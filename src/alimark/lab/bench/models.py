@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from alimark.core.schemes.registry import scheme
 from alimark.errors import AlimarkError, KeyFileError
 from alimark.lab.bench.recipe import DetectionRow, Recipe, WatermarkRow, detection_options
 from alimark.lab.bench.workspace import digest
-from alimark.lab.learning import options_of
+from alimark.lab.learning import called, check_options
 
 LEARNED = "learned:"
 """Start of a row's `fitted` that the run makes itself: the name of a file in the folder `fitted` of the workspace."""
@@ -47,29 +47,21 @@ class Lesson:
     def check(self) -> None:
         """Check the options, that there are enough texts, and what the scheme asks of them; raises AlimarkError if not."""
         kind: Any = scheme(self.scheme)
-        known = options_of(kind.fit)
-        if unknown := ", ".join(sorted(set(self.options) - set(known))):
-            raise AlimarkError(f"{self.scheme} has no option {unknown} of learning; it has: {', '.join(known)}")
+        check_options(self.scheme, kind.fit, self.options)
         if len(self.texts) < _LEAST_TEXTS:
             raise AlimarkError(
                 f"{self.scheme} learns from texts that are not scored, and only {len(self.texts)} are left; name other data "
                 f"sets of at least {_LEAST_TEXTS} texts ([fit] sets), or score fewer human texts (data.human_texts)"
             )
         if hasattr(kind, "check_fit"):
-            self._call(kind.check_fit, self.texts)
+            called(self.scheme, kind.check_fit, self.options, self.texts)
 
     def learn(self, models: Models) -> Fitted:
         """Learn what the keys of the scheme need; raises AlimarkError if `check` does, or if a library is missing."""
         self.check()
         kind: Any = scheme(self.scheme)
-        fitted: Fitted = self._call(kind.fit, self.texts, models.embedder(self.embedder))
+        fitted: Fitted = called(self.scheme, kind.fit, self.options, self.texts, models.embedder(self.embedder))
         return fitted
-
-    def _call(self, function: Callable[..., Any], *arguments: object) -> Any:
-        try:
-            return function(*arguments, **self.options)
-        except (TypeError, ValueError) as error:
-            raise AlimarkError(f"{self.scheme} cannot learn with these options: {error}") from None
 
 
 def learns(watermark: WatermarkRow) -> bool:

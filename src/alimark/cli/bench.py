@@ -217,8 +217,8 @@ def _print_tables(results: Results) -> None:
     """Print the detection rates, with intervals and, where texts failed, with failed ones as misses."""
     from rich.table import Table
 
-    from alimark.lab.bench.rates import details
     from alimark.lab.bench.shape import statistic_note
+    from alimark.lab.bench.tables import details
 
     for full in details(results):
         shown = {i: column for i, column in enumerate(full.columns) if not column.number or column.label in _SHOWN}

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from alimark.core.embedding.cuda_graphs import record
 from alimark.core.llm.base import Sampling
-from alimark.gpu.attention import AttentionCall, capped, pad_left, pad_right, prefill
-from alimark.gpu.kv_cache import KVLayout
+from alimark.gpu.attention import AttentionCall, KVLayout, capped, pad_left, pad_right, prefill
 from alimark.gpu.sampling import MIN_REJECTION_TOP_P, choose, scores, tries_for, uniform_numbers
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from alimark.core.llm.base import Draw, Sampling, StopCondition
 from alimark.errors import LLMError
+from alimark.gpu.attention import KVLayout
 from alimark.gpu.continuous_batch import ContinuousBatch, PendingTokens
-from alimark.gpu.kv_cache import KVLayout
 from alimark.gpu.readers import Readers
 from alimark.gpu.sequences import Look, Over, SequenceTexts, Snapshot, Vocabulary
 

@@ -10,8 +10,8 @@ import torch
 from alimark.core.llm.base import Sampling
 from alimark.errors import LLMError
 from alimark.gpu import attention, fused_layers
+from alimark.gpu.attention import KVLayout
 from alimark.gpu.continuous_batch import ContinuousBatch, load_kernels
-from alimark.gpu.kv_cache import KVLayout
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -20,8 +20,7 @@ def check() -> None:
 
     from alimark.core.llm.base import Sampling
     from alimark.gpu import continuous_batch, kernels, sampling
-    from alimark.gpu.attention import AttentionCall
-    from alimark.gpu.kv_cache import KVLayout
+    from alimark.gpu.attention import AttentionCall, KVLayout
 
     torch.manual_seed(0)
     slots, context_of = 11, np.array([0, 0, 1, 0, -1, 1, 0, 0, 1, 0, 0])  # the fifth slot is empty

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from alimark.lab.bench import export, rates, tables
+from alimark.lab.bench import export, tables
 from alimark.lab.bench.evaluate import all_results, evaluate
 from alimark.lab.bench.models import Models
 from alimark.lab.bench.recipe import attacks
@@ -90,7 +90,7 @@ def test_an_attack_that_fails_on_every_text_is_reported(tmp_path: Path, capsys: 
     every = row["with_failures"]
     assert every["auroc"]["value"] == 0
     assert every["tpr"]["0.01"]["value"] == every["tpr_nominal"]["0.01"]["value"] == 0
-    [table] = rates.details(results)
+    [table] = tables.details(results)
     labels = [column.label for column in table.columns]
     lines = [line for line in table.lines if line[labels.index("attack")].text == "delete 1.0"]
     cells = [line[labels.index("TPR@1%")] for line in lines]
@@ -108,10 +108,10 @@ def test_where_every_attack_fails_the_rates_with_failures_remain(tmp_path: Path)
     wanted = recipe(attack=[{"name": "delete", "rate": 1.0}], clean=False)
     results = evaluate(run(tmp_path, wanted), "x")
     assert [(row["texts"], row["failed"]) for row in results["rows"]] == [(0, 4)]
-    [table] = rates.details(results)
+    [table] = tables.details(results)
     places = {column.label: i for i, column in enumerate(table.columns)}
     assert table.lines[0][places["TPR@1%"]].small == "all 0.0"
-    assert rates.summary(results) == "Texts by stand-in to prompts of manual."
+    assert tables.summary(results) == "Texts by stand-in to prompts of manual."
     write(tmp_path / "report", [results])
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from made_up import MadeUp, estimate, lone_results
 
-from alimark.lab.bench import paper, rates, tables
+from alimark.lab.bench import paper, tables
 from alimark.lab.bench.paper import Paper
 from alimark.lab.bench.results import Results
 
 
 def test_rates_that_no_row_has_are_left_out() -> None:
     results = lone_results()
-    titles = [metric.title for metric in rates.metrics(results["rows"])]
+    titles = [metric.title for metric in tables.metrics(results["rows"])]
     assert titles == ["TPR@1%", "TPR@5%", "AUROC", "TPR@0.5%", "p ≤ 0.01", "p ≤ 0.05"]
 
 
@@ -90,7 +90,7 @@ def test_every_table_of_rates_names_its_statistic() -> None:
     for part in ("rows", "human"):
         for row in made_up.results[part]:
             row["statistic"] = "score" if row["method"] == "EXP" else "z"
-    for table in (*rates.details(made_up.results), *tables.human(made_up.results)):
+    for table in (*tables.details(made_up.results), *tables.human(made_up.results)):
         assert "Statistic: the method's own z for AliMark; the score standardised by random keys for EXP." in table.note
 
 
@@ -112,7 +112,7 @@ def test_rejected_answers_and_failures_stand_in_the_table() -> None:
             row["with_failures"] = {
                 "auroc": estimate(0.5), "tpr": {"0.01": estimate(0.123)}, "tpr_nominal": {"0.01": estimate(0.2)},
             }  # fmt: skip
-    [table] = rates.details(made_up.results)
+    [table] = tables.details(made_up.results)
     labels = [column.label for column in table.columns]
     clean, chat, _ = table.lines
     cells = [chat[labels.index(name)].text for name in ("attack", "failed", "rejected answers")]
@@ -125,7 +125,7 @@ def test_names_say_only_what_differs() -> None:
     made_up = MadeUp()
     for data in ("booksum", "c4"):
         made_up.watermark("AliMark", 5.0, {"chat": 0.5}, data=data, grid={"block_size": 8})
-    [table] = rates.details(made_up.results)
+    [table] = tables.details(made_up.results)
     assert [column.label for column in table.columns][:4] == ["data set", "block size", "method", "attack"]
     assert [[cell.text for cell in line[:4]] for line in table.lines] == [
         [data, "8", "AliMark", attack] for data in ("booksum", "c4") for attack in ("no attack", "chat")
@@ -149,13 +149,13 @@ def test_the_summary() -> None:
     made_up.watermark("AliMark", 5.0, {"chat": 0.5, "pegasus": 0.9})
     for row, value in zip(made_up.results["rows"], (1.0, 0.4, 0.9)):
         row["tpr"]["0.01"] = estimate(value)
-    assert rates.summary(made_up.results) == (
+    assert tables.summary(made_up.results) == (
         "Texts by opt-1.3b to prompts of booksum. TPR@1% without attack: 100.0% (AliMark). "
         "TPR@1% under attack, on average: 65.0% (AliMark)."
     )
     made_up.watermark("PMark", 5.0, {"chat": 0.5})
     for row, value in zip(made_up.results["rows"][3:], (0.98, 0.5)):
         row["tpr"]["0.01"] = estimate(value)
-    assert rates.summary(made_up.results).endswith(
+    assert tables.summary(made_up.results).endswith(
         "TPR@1% under attack, on average: 50.0% (PMark), 40.0% (AliMark)."  # of the attack that both met
     )

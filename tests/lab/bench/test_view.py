@@ -17,7 +17,7 @@ from made_up import MadeUp
 from typer.testing import CliRunner
 
 from alimark.cli.main import app
-from alimark.lab.bench import export, rates
+from alimark.lab.bench import export, tables
 from alimark.lab.bench.evaluate import evaluate
 from alimark.lab.bench.recipe_files import to_toml
 from alimark.lab.bench.results import save
@@ -186,7 +186,7 @@ def test_a_report_table_in_all_formats() -> None:
     made_up = MadeUp()
     for method in ("PMark", "AliMark"):
         made_up.watermark(method, 5.0, {"chat": 0.5})
-    for table in rates.details(made_up.results):
+    for table in tables.details(made_up.results):
         texts = {form: write(table) for form, write in export.FORMATS.items()}
         assert all("AliMark" in text and "chat" in text for text in texts.values())
         assert all("Statistic: the method's own z." in text for text in texts.values())

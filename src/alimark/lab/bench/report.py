@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from alimark.core._util.files import write_whole
 from alimark.errors import MissingExtra
-from alimark.lab.bench import plots, rates, tables
+from alimark.lab.bench import plots, tables
 from alimark.lab.bench.export import in_markdown, to_markdown
 from alimark.lab.bench.plots import Plot
 from alimark.lab.bench.results import Example, Results
@@ -93,7 +93,7 @@ def _chapter(results: Results, slug: str, palette: dict[str, str]) -> Chapter:
     drawn = plots.draw(results, palette, slug)
     recipe = [Code("The recipe with every setting", results["recipe"])] if results["recipe"].strip() else []
     parts: list[tuple[str, str, Sequence[Part]]] = [
-        ("detection", "Detection", [*rates.details(results), *drawn["detection"]]),
+        ("detection", "Detection", [*tables.details(results), *drawn["detection"]]),
         ("attacks", "Changes by the attacks", drawn["attacks"]),
         ("human", "Human texts", tables.human(results)),
         ("quality", "Quality", tables.quality(results)),
@@ -104,7 +104,7 @@ def _chapter(results: Results, slug: str, palette: dict[str, str]) -> Chapter:
         ("made", "Settings and versions", [*tables.made(results), *recipe]),
     ]
     sections = [Section(f"{slug}-{name}", title, content) for name, title, content in parts if content]
-    return Chapter(slug, results["title"] or results["name"], rates.summary(results), sections)
+    return Chapter(slug, results["title"] or results["name"], tables.summary(results), sections)
 
 
 # --- HTML, by Jinja2. Autoescape is on, so no text of the results becomes markup.

@@ -120,7 +120,8 @@ class Run(Plan):
         make: Callable[[Sequence[Job[Content]]], Iterator[tuple[Job[Content], Record]]],
     ) -> None:
         """Make the missing records, group by group, so that each model is loaded once; write each record at once."""
-        by_id = {job.id: job for job in jobs}
+        if not (by_id := {job.id: job for job in jobs}):
+            return
         done = self.workspace.records(stage, by_id)
         self.progress.stage(stage, len(by_id), len(done))
         groups: dict[tuple[object, ...], list[Job[Content]]] = defaultdict(list)

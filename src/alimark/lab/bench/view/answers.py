@@ -14,7 +14,7 @@ from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.schemes.api import load
 from alimark.core.schemes.registry import aligns
 from alimark.errors import AlimarkError
-from alimark.lab.bench import rates, tables
+from alimark.lab.bench import tables
 from alimark.lab.bench.evaluate import Records, ScoredText
 from alimark.lab.bench.jobs import Cell
 from alimark.lab.bench.models import embedder_for, key_for, secret, settings_for
@@ -184,7 +184,7 @@ class Answers:
         """The tables of the finished runs; a run that has not ended has no results on disk, and computing them takes long."""
         paths = map(self._workspace.results, self._workspace.names())
         every = [load_results(path) for path in paths if path.exists()]
-        parts = [(results["name"], (*rates.details(results), *tables.human(results))) for results in every]
+        parts = [(results["name"], (*tables.details(results), *tables.human(results))) for results in every]
         return {f"{name}: {table.title}": table for name, of_recipe in parts for table in of_recipe}
 
     def table(self, title: str) -> Table:

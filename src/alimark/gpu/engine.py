@@ -262,7 +262,7 @@ class Engine:
                 if admitted or self._sampling_now:
                     break  # its batch is allocated once those before it have ended
                 self._allocate(_context_tokens(*first), first[0].sampling)
-            if len(admitted) >= self._free_contexts():
+            if len(admitted) >= sum(not context.users for context in self._contexts):
                 break
             if len(self._waiting) + sum(len(call.requests[i].keys) for call, i in admitted) >= self._max_slots:
                 break
@@ -280,9 +280,6 @@ class Engine:
             while self._queue and self._queue[0][0].cancelled:
                 self._queue.popleft()
             return self._queue[0] if self._queue else None
-
-    def _free_contexts(self) -> int:
-        return sum(not context.users for context in self._contexts)
 
     def _fits(self, call: _Call, request: int) -> bool:
         """Whether the request can be sampled in the batch as it is."""

@@ -109,7 +109,9 @@ class Needs:
             self.libraries("perplexity", _TORCH)
             self.check(f"oracle {point.quality.oracle}", store.check, point.quality.oracle)
         # The evaluation embeds, whichever records exist.
-        for name in (point.meaning, diversity_embedder(self.plan.recipe) if _measures_diversity(point) else ""):
+        written = any(not watermark.human for watermark in point.watermark)
+        diverse = written and point.quality.oracle and point.quality.answers
+        for name in (point.meaning, diversity_embedder(self.plan.recipe) if diverse else ""):
             if name:
                 self.check(f"embedder {name}", check_embedder, name)
 
@@ -166,11 +168,6 @@ class Needs:
                 self.llm(llm)
             for model in loaded.models if not loaded.llms else ():
                 self.check(f"model {model}, of the attack {step.name}", store.check, model)
-
-
-def _measures_diversity(point: Recipe) -> bool:
-    written = any(not watermark.human for watermark in point.watermark)
-    return written and bool(point.quality.oracle and point.quality.answers)
 
 
 def _need(library: str, extra: str) -> None:

@@ -142,12 +142,9 @@ class ChannelRule:
         ]
         return np.stack(columns, axis=1)
 
-    def vectors(self, dimension: int) -> Floats:
-        """The orthonormal vectors of the channels, one per row."""
-        return orthonormal_rows(self.key, "pmark/channels", self.size, dimension)
-
     def see(self, vectors: NDArray[np.float32]) -> Floats:
-        return np.asarray(unit_rows(vectors) @ self.vectors(vectors.shape[1]).T)
+        channels = orthonormal_rows(self.key, "pmark/channels", self.size, vectors.shape[1])
+        return np.asarray(unit_rows(vectors) @ channels.T)
 
     def wave(self, settings: GenerationSettings) -> int:
         return settings.wave or (settings.candidates if self.sampled else 2**self.size)

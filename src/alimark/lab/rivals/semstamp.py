@@ -192,13 +192,12 @@ class HyperplaneRule(RegionRule):
         self.hyperplanes = parameters.hyperplanes
         self._weights = 2 ** np.arange(parameters.hyperplanes)[::-1]
 
-    def normals(self, dimension: int) -> Floats:
-        """The unit normals of the hyperplanes, one per row. As in the paper they are independent, not orthogonal."""
-        rows = sentence.secret_rows(self.key, "semstamp/hyperplanes", self.hyperplanes, dimension, "hyperplanes")
-        return np.asarray(rows / np.sqrt(halving_sum(rows * rows))[:, None])
-
     def see(self, vectors: NDArray[np.float32]) -> Floats:
-        return np.asarray(sentence.unit_rows(vectors) @ self.normals(vectors.shape[1]).T)
+        count, dimension = self.hyperplanes, vectors.shape[1]
+        # As in the paper the normals of the hyperplanes are independent, not orthogonal.
+        rows = sentence.secret_rows(self.key, "semstamp/hyperplanes", count, dimension, "hyperplanes")
+        normals = rows / np.sqrt(halving_sum(rows * rows))[:, None]
+        return np.asarray(sentence.unit_rows(vectors) @ normals.T)
 
     def locate(self, seen: Floats) -> tuple[Ints, Floats]:
         return (seen > 0) @ self._weights, np.abs(seen).min(axis=1)

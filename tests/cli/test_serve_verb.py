@@ -15,8 +15,9 @@ from alimark import AliMark
 from alimark.cli.main import app
 from alimark.core.keys.key import Key
 from alimark.errors import AlimarkError
+from alimark.serve.auth import sha256
 from alimark.serve.database import Store
-from alimark.serve.records import Record, RecordLog, sha256
+from alimark.serve.records import Record, RecordLog
 from alimark.serve.ring import Ring
 from alimark.testing import StandInEmbedder, StandInLLM
 from commands import Run

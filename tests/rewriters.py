@@ -10,7 +10,7 @@ from alimark import Key, Rewriting, Sampling
 from alimark.core.llm.base import LLM, Draw, Ended, Request, StopCondition
 from alimark.core.rewriting.settings import RewriteSettings
 from alimark.testing import StandInEmbedder
-from single_text import rewrite
+from fixed_texts import rewrite
 
 EMBEDDER = StandInEmbedder()
 KEY = Key.generate(embedder=EMBEDDER, decision="hard", secret=bytes(range(5, 37)))

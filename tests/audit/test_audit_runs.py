@@ -67,8 +67,7 @@ class Stops(AuditProgress):
     """A progress that ends the run, as Ctrl-C does, after so much of the work."""
 
     def __init__(self, after: float) -> None:
-        self.left = after
-        self.documents = 0
+        self.left, self.documents = after, 0
 
     def planned(self, works: int, done: int) -> None:
         self.done = done

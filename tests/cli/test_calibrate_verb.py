@@ -16,7 +16,7 @@ from alimark.cli.calibrate import rates_table
 from alimark.core.generation.api import GenerationSettings
 from alimark.testing import StandInEmbedder, StandInLLM
 from commands import Run
-from single_text import generate
+from fixed_texts import generate
 
 EMBEDDER = StandInEmbedder()
 

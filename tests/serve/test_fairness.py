@@ -28,9 +28,8 @@ from alimark.serve.places import Places, QueueFull
 from alimark.serve.writing import Writers
 from alimark.testing import StandInEmbedder, StandInLLM
 from fake_server import KEY, Fake, Reply, completions
-from fixed_texts import fixed_key
+from fixed_texts import fixed_key, rewrite
 from rewriters import STORY, Rewriter, shown_in
-from single_text import rewrite
 from watched import watched
 
 

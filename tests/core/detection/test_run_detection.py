@@ -26,9 +26,8 @@ from alimark.core.keys.projection import carried, project, targets
 from alimark.core.schemes.registry import rule_for
 from alimark.errors import AlimarkError, LimitError, ModelError
 from alimark.testing import StandInEmbedder, StandInLLM
-from fixed_texts import EMBEDDER, written
+from fixed_texts import EMBEDDER, generate, written
 from rewriters import STORY, Rewriter
-from single_text import generate
 
 SETTINGS = DetectionSettings()
 

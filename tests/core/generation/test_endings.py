@@ -11,7 +11,7 @@ from alimark.core.generation.api import Ending, GenerationSettings, Scheduler, S
 from alimark.core.llm.base import LLM, Draw
 from alimark.core.schemes.registry import rule_for
 from alimark.testing import StandInEmbedder, StandInLLM
-from single_text import generate
+from fixed_texts import generate
 from watched import Told, watched
 
 EMBEDDER = StandInEmbedder()

@@ -15,7 +15,7 @@ from alimark.core.keys.projection import project, to_bits
 from alimark.core.llm.base import LLM, Draw, Request, StopCondition
 from alimark.errors import AlimarkError
 from alimark.testing import StandInEmbedder, StandInLLM
-from single_text import generate
+from fixed_texts import generate
 from watched import Told
 
 EMBEDDER = StandInEmbedder()

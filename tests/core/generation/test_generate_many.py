@@ -17,7 +17,7 @@ from alimark.core.llm.base import LLM, Draw, Request, StopCondition
 from alimark.core.schemes.registry import rule_for
 from alimark.errors import AlimarkError, LLMError
 from alimark.testing import StandInEmbedder, StandInLLM
-from single_text import generate
+from fixed_texts import generate
 from watched import Told, watched
 
 EMBEDDER = StandInEmbedder()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from stop_conditions import sentence_over
+from stories import sentence_over
 
 from alimark.core.llm import DEFAULT_LLM, load_llm
 from alimark.core.llm.base import LLM, Request, Sampling

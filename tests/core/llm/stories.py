@@ -1,11 +1,9 @@
-"""Answers for the server that does as it is told, and how tests of the HTTP adapter ask it."""
+"""What tests pass as `over`, answers for the server that does as it is told, and how tests of the HTTP adapter ask it."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
-
-from stop_conditions import sentence_over
 
 from alimark.core.llm.base import Message, Request, Sampling
 from alimark.core.llm.openai import OpenAI
@@ -14,6 +12,15 @@ from fake_server import Answer, Fake, Reply, Seen
 CONTEXT = "It was late."
 ASKED = Message("user", "Why is the sky blue?")
 ANY = Sampling(max_tokens=64)
+
+
+def sentence_over(text: str) -> bool:
+    """A plain reading of what callers pass: a mark and white space, or a blank line, behind a first word."""
+    return re.search(r"(?<!Dr)(?<!Mrs)[.!?…][\"'”’)]*[ \n]|\n\n", text.lstrip()) is not None
+
+
+def never_over(text: str) -> bool:
+    return False
 
 
 def words_of(text: str) -> list[str]:

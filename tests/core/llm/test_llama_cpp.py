@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stop_conditions import never_over, sentence_over
+from stories import never_over, sentence_over
 
 from alimark.core.llm import DEFAULT_LLM
 from alimark.core.llm import llama_cpp as adapter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stop_conditions import never_over, sentence_over
+from stories import never_over, sentence_over
 
 from alimark import Generation, Key
 from alimark.core.generation.api import GenerationSettings, Prompt, generate_many

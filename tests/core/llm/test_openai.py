@@ -10,8 +10,7 @@ import pytest
 
 pytest.importorskip("httpx")
 
-from stop_conditions import never_over
-from stories import ANY, ASKED, CONTEXT, connect, draw, numbered, teller, words_of
+from stories import ANY, ASKED, CONTEXT, connect, draw, never_over, numbered, teller, words_of
 
 from alimark.core.llm import load_llm
 from alimark.core.llm.base import Message, Request, Sampling

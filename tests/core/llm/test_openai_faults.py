@@ -17,8 +17,7 @@ import pytest
 
 pytest.importorskip("httpx")
 
-from stop_conditions import sentence_over
-from stories import ANY, CONTEXT, connect, draw, numbered
+from stories import ANY, CONTEXT, connect, draw, numbered, sentence_over
 
 from alimark.core.llm import _http, load_llm
 from alimark.core.llm.base import Request

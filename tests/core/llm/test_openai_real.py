@@ -9,8 +9,7 @@ import pytest
 
 pytest.importorskip("httpx")
 
-from stop_conditions import never_over
-from stories import draw
+from stories import draw, never_over
 
 from alimark.core.llm import _dialects, load_llm
 from alimark.core.llm.base import Message, Request, Sampling

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stop_conditions import never_over, sentence_over
+from stories import never_over, sentence_over
 
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.core.generation.candidates import FirstSentence

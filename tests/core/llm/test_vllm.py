@@ -13,7 +13,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from stop_conditions import never_over, sentence_over
+from stories import never_over, sentence_over
 
 from alimark.core import llm as package
 from alimark.core.llm.base import Message, Request, Sampling

@@ -18,8 +18,8 @@ from alimark.core.rewriting.api import rewrite_many
 from alimark.core.rewriting.candidates import Known, fixed_parts, judge
 from alimark.core.rewriting.settings import WAYS, Original, RewriteSettings
 from alimark.errors import AlimarkError, ContextFull, LLMError, TextError
+from fixed_texts import rewrite
 from rewriters import EMBEDDER, KEY, PAGE, STORY, WORDS, Rewriter, marked, reworded, shown_in
-from single_text import rewrite
 
 
 def test_the_mark_is_found_and_was_not_there_before() -> None:

@@ -13,8 +13,8 @@ from alimark.core.keys.projection import carried, targets, worths
 from alimark.core.rewriting import starts
 from alimark.core.rewriting.settings import RewriteSettings
 from alimark.core.rewriting.starts import best_start
+from fixed_texts import rewrite
 from rewriters import EMBEDDER, STORY, Rewriter
-from single_text import rewrite
 
 SECRET = bytes(range(7, 39))
 KINDS: list[dict[str, Any]] = [

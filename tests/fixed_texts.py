@@ -1,4 +1,4 @@
-"""Single texts with settings that the public methods do not take, such as `wave`; fixed keys, and texts with and without them."""
+"""Writes single texts with settings that public methods do not take, such as `wave`; fixed keys, and texts under them."""
 
 from __future__ import annotations
 

@@ -281,7 +281,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves(item, f"{path}/{name}")
 
 
-_ROUNDED = re.compile(r"/detect/.*/(raw|score|z|p_tail|evidence/.*)$")
+_ROUNDED = re.compile(r"/detect/.*/(raw|score|z|p_tail|confidence|evidence/.*)$")
 """Floats that come out of matrix products or of the C library, which another machine may round otherwise."""
 _TIED = re.compile(r"^/synthid[^/]*/detect/.*/(p_value|p_randomised|above|ties)$")
 """SynthID's score is itself such a product, and many random keys score the same but for the last bit."""

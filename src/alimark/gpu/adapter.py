@@ -77,6 +77,8 @@ class Transformers:
         # With one sequence a request, it takes many requests to fill a GPU.
         self.single_draw_batching = (2, 128) if self._device.type == "cuda" else (1, 4)
         self.limits: tuple[str, ...] = ()
+        self.bias_limit: int | None = None
+        self.bias_stays_here = True
 
     def torch_model(self) -> TorchModel:
         """The model itself; see `OffersTorchModel`."""
@@ -94,10 +96,16 @@ class Transformers:
             TokenRequest(
                 self._prompt(request, sampling),
                 [rng_key(request.seed, request.first + i) for i in range(request.count)],
+                request.bias,
             )
             for request in requests
         ]
         return self._engine.draw(asked, sampling, stop)
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text; see `TakesBias`."""
+        ids: list[int] = self._tokenizer(text, verbose=False, add_special_tokens=False)["input_ids"]
+        return ids
 
     def count_tokens(self, request: Request) -> int:
         """Count the tokens of the request as the model reads it, chat template included."""

@@ -20,9 +20,9 @@ import torch
 from numpy.typing import NDArray
 
 from alimark.core.embedding.cuda_graphs import record
-from alimark.core.llm.base import Sampling
+from alimark.core.llm.base import Sampling, TokenBias
 from alimark.gpu.attention import AttentionCall, KVLayout, capped, pad_left, pad_right, prefill
-from alimark.gpu.sampling import MIN_REJECTION_TOP_P, choose, scores, tries_for, uniform_numbers
+from alimark.gpu.sampling import MIN_REJECTION_TOP_P, biased, choose, scores, tries_for, uniform_numbers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -50,7 +50,8 @@ class ContinuousBatch:
     """Sequences in slots, which continue prefilled contexts. It is the model's KV cache for decode steps.
 
     slots: the most sequences at a time. contexts: the most contexts. context_tokens: more than the longest context has.
-    steps_per_call: decode steps that one call of `advance` launches.
+    steps_per_call: decode steps that one call of `advance` launches. biased_tokens: the size of the vocabulary, if contexts may have
+    a bias by token.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class ContinuousBatch:
         control: torch.Tensor,
         stream: torch.cuda.Stream | None,
         steps_per_call: int,
+        biased_tokens: int = 0,
     ) -> None:
         self._model, self._layout, self._control, self._stream = model, layout, control, stream
         self.slots, self.contexts, self.context_tokens = slots, contexts, context_tokens
@@ -72,6 +74,9 @@ class ContinuousBatch:
         self._cuda = layout.device.type == "cuda"
         self._kernels = load_kernels(layout.width) if self._cuda else None
         self._per_block = max(1, self._kernels.QUERIES // layout.groups) if self._kernels else _BLOCK_SLOTS
+        self._biases: torch.Tensor | None = None
+        if biased_tokens:
+            self._biases = torch.zeros((contexts, biased_tokens), dtype=torch.float32, device=layout.device)
         self._allocate()
         self._live = slots
         self._masks: dict[int | None, torch.Tensor] = {}  # of the present step, by the window
@@ -147,6 +152,19 @@ class ContinuousBatch:
 
         work()  # libraries initialise themselves the first time, which a recording does not allow
         return self._record(work), inputs
+
+    @property
+    def biased(self) -> bool:
+        """Whether contexts may have a bias by token."""
+        return self._biases is not None
+
+    def set_bias(self, place: int, bias: TokenBias | None) -> None:
+        """Set the bias of the draws of the context at this index."""
+        assert self._biases is not None
+        row = self._biases[place].zero_()
+        if bias is not None:
+            size = min(len(bias), len(row))
+            row[:size].copy_(torch.from_numpy(bias[:size]))
 
     def copy_prefix(self, source: int, target: int, tokens: int) -> None:
         """Copy the keys and values of a context's first tokens to another context."""
@@ -236,6 +254,9 @@ class ContinuousBatch:
         seen = torch.cat([self._context_ids[self._context_of[:live]], self._sampled[:live]], dim=1)
         numbers = uniform_numbers(self._keys[:live], self._step[:live, None], tries_for(top_p))
         token_scores = scores(logits, seen, self.sampling, self._control)
+        if self._biases is not None:
+            token_scores = biased(token_scores, self._biases, self._context_of[:live], self.sampling)
+            top_p = 1.0
         if self._kernels and top_p >= MIN_REJECTION_TOP_P:
             tokens: torch.Tensor = self._kernels.choose(token_scores, top_p, numbers)
             return tokens

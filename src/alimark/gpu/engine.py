@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from alimark.core.llm.base import Draw, Sampling, StopCondition
+from alimark.core.llm.base import Draw, Sampling, StopCondition, TokenBias
 from alimark.errors import LLMError
 from alimark.gpu.attention import KVLayout
 from alimark.gpu.continuous_batch import ContinuousBatch, PendingTokens
@@ -48,10 +48,11 @@ _SWITCH_SECONDS = 0.0001
 
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
-    """A prompt as token ids, and for each draw of it the key of its random numbers."""
+    """A prompt as token ids, for each draw of it the key of its random numbers, and the bias of all of them."""
 
     prompt: list[int]
     keys: list[int]
+    bias: TokenBias | None = None
 
 
 @dataclass(eq=False)
@@ -67,6 +68,7 @@ class _Call:
     def __post_init__(self) -> None:
         self.draws: list[dict[int, Draw]] = [{} for _ in self.requests]
         self.missing = sum(len(request.keys) for request in self.requests)
+        self.biased = any(request.bias is not None for request in self.requests)
 
     def add(self, request: int, number: int, draw: Draw) -> None:
         self.draws[request][number] = draw
@@ -261,7 +263,7 @@ class Engine:
             if not self._fits(*first):
                 if admitted or self._sampling_now:
                     break  # its batch is allocated once those before it have ended
-                self._allocate(_context_tokens(*first), first[0].sampling)
+                self._allocate(_context_tokens(*first), first[0])
             if len(admitted) >= sum(not context.users for context in self._contexts):
                 break
             if len(self._waiting) + sum(len(call.requests[i].keys) for call, i in admitted) >= self._max_slots:
@@ -285,10 +287,13 @@ class Engine:
         """Whether the request can be sampled in the batch as it is."""
         batch = self._batch
         return batch is not None and (
-            batch.sampling == call.sampling and batch.context_tokens >= _context_tokens(call, request)
+            batch.sampling == call.sampling
+            and batch.context_tokens >= _context_tokens(call, request)
+            and batch.biased == call.biased
         )
 
-    def _allocate(self, context_tokens: int, sampling: Sampling) -> None:
+    def _allocate(self, context_tokens: int, call: _Call) -> None:
+        sampling = call.sampling
         self._batch = None  # frees its memory for the new one
         self._reset()
         slots, contexts = self._capacity(context_tokens, sampling.max_tokens)
@@ -302,6 +307,7 @@ class Engine:
             control=self._control,
             stream=self._stream,
             steps_per_call=min(_STEPS_PER_CALL, sampling.max_tokens) if self._ahead else 1,
+            biased_tokens=self._vocabulary.size if call.biased else 0,
         )
         self._texts = SequenceTexts(self._vocabulary, slots, sampling.max_tokens)
         self._slots = [None] * slots
@@ -336,6 +342,8 @@ class Engine:
             self._waiting.extend(_Sequence(call, i, number, context) for number in range(len(request.keys)))
             contexts.append(context)
             cached.append(prefix)
+            if self._batch.biased:
+                self._batch.set_bias(context.place, request.bias)
         self._batch.prefill([context.place for context in contexts], [context.ids for context in contexts], cached)
 
     def _choose_context(self, prompt: list[int]) -> tuple[_Context, int]:

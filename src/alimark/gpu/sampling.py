@@ -29,6 +29,23 @@ def tries_for(top_p: float) -> int:
     return math.ceil(math.log(_REJECTED_SHARE) / math.log(max(1 - top_p, 1e-3)))
 
 
+_NUCLEUS = 1024
+"""So many of the likeliest tokens are looked at for top-p where there is a bias."""
+
+
+def biased(
+    token_scores: torch.Tensor, biases: torch.Tensor, context_of: torch.Tensor, sampling: Sampling
+) -> torch.Tensor:
+    """Scores of the tokens in top-p with the bias of their context added; all others are never sampled.
+
+    A bias inside top-p cannot make a token possible that the model itself would not write. biases: a row for each context.
+    """
+    weights, ids = torch.softmax(token_scores, dim=1).topk(min(_NUCLEUS, token_scores.shape[1]), dim=1)
+    inside = weights.cumsum(dim=1) - weights < sampling.top_p
+    values = token_scores.gather(1, ids) + biases[context_of[:, None], ids] / sampling.temperature
+    return torch.full_like(token_scores, -torch.inf).scatter_(1, ids, values.masked_fill(~inside, -torch.inf))
+
+
 _GOLDEN, _MIX_1, _MIX_2 = (n - 2**64 for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 

@@ -126,6 +126,12 @@ class Text:
     def _ends_line(self) -> bool:
         return bool(self.pieces) and self.pieces[-1].endswith("\n") and not self.pieces[-1].endswith("\n\n")
 
+    @property
+    def in_given_words(self) -> bool:
+        """Whether the text goes on in a quotation or in a row of a table."""
+        last_line = "".join(self.pieces[-1:]).rpartition("\n")[2].lstrip()
+        return last_line.startswith((">", "|", '"', "“"))
+
     def _lines_before(self, continuation: str) -> str:
         """The line breaks before code or another block, as the model wrote them."""
         lead = continuation[: len(continuation) - len(continuation.lstrip())]

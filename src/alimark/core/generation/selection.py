@@ -121,6 +121,14 @@ class AdaptiveRule(Rule, Protocol):
         """Whether the best of these candidates is taken, so that no further wave is sampled."""
 
 
+@runtime_checkable
+class DirectedRule(Rule, Protocol):
+    """A rule whose worth grows along one direction of the embedding space, towards which a model can be steered."""
+
+    def direction(self) -> Floats:
+        """The direction of the next sentence, in the coordinates of the table of the key's embedder."""
+
+
 RuleFactory = Callable[[Key, GenerationSettings, TextOrigin], Rule]
 """Makes the rule of one text from its key, the settings, and what the text continues.
 

@@ -23,6 +23,7 @@ from alimark.core.generation.candidates import Candidate, Text
 from alimark.core.generation.results import Generation, MarkedSentence, Progress
 from alimark.core.generation.selection import (
     AdaptiveRule,
+    DirectedRule,
     Rule,
     RuleFactory,
     TextOrigin,
@@ -31,8 +32,9 @@ from alimark.core.generation.selection import (
     Weight,
 )
 from alimark.core.generation.settings import Ended, Ending, GenerationSettings
+from alimark.core.generation.steering import TokenVectors
 from alimark.core.keys.key import Key
-from alimark.core.llm.base import LLM, Draw, Message, Request
+from alimark.core.llm.base import LLM, Draw, Message, Request, TokenBias
 from alimark.errors import AlimarkError, LLMError
 
 _RATED = ("", "resplit", "unfinished")  # flaws that a chosen candidate may have; the last two only if all others fail
@@ -54,11 +56,12 @@ class Session:
         turns: tuple[Message, ...] = (),
         ending: Ending | None = None,
         owner: str = "",
+        token_vectors: TokenVectors | None = None,
     ) -> None:
         """`rule` makes the selection rule of the key's scheme. `turns`: a whole chat to answer, instead of the prompt.
 
         `ending`: where the text has to end whatever the model would write. `owner`: whose request it is; a scheduler serves
-        owners in turn.
+        owners in turn. `token_vectors`: what the model is steered by, as far as the settings ask for it.
         """
         self.owner = owner
         self.prompt, self.key, self.settings = prompt, key, settings
@@ -80,6 +83,8 @@ class Session:
         # Found out once: to ask whether a rule follows a protocol takes as long as to weigh its candidates.
         self._adaptive = self.rule if isinstance(self.rule, AdaptiveRule) else None
         self._reads_texts = self.rule if isinstance(self.rule, TextRule) else None
+        steered = token_vectors is not None and settings.steering > 0 and isinstance(self.rule, DirectedRule)
+        self._token_vectors = token_vectors if steered else None
         self._seen: dict[str, Floats] = {}  # for each embedded unit its features, such as its projections
         self._matches: list[int] = []
         self._unmet = 0
@@ -93,6 +98,7 @@ class Session:
     def _begin_sentence(self) -> None:
         self._drawn: list[Candidate] = []
         self._weights: dict[str, Weight] = {}
+        self._bias: TokenBias | None = None
 
     @property
     def _may_end(self) -> bool:
@@ -126,7 +132,18 @@ class Session:
         count = min(self.rule.wave(self.settings), self._most_candidates() - len(self._drawn))
         if self._probably_over and not self._drawn:
             count = 1  # the first draw decides whether the text goes on; the others are sampled only if it does
-        return Request(self.context, count, seed, first=len(self._drawn), messages=self._turns)
+        return Request(
+            self.context, count, seed, first=len(self._drawn), messages=self._turns, bias=self._steering_bias()
+        )
+
+    def _steering_bias(self) -> TokenBias | None:
+        """What steers the model towards the next block; nothing within quotations and tables, whose words are given."""
+        if self._token_vectors is None or self.text.in_given_words:
+            return None
+        if self._bias is None:
+            assert isinstance(self.rule, DirectedRule)
+            self._bias = self._token_vectors.bias(self.rule.direction(), self.settings.steering)
+        return self._bias
 
     def parse(self, draws: Sequence[Draw]) -> list[str]:
         """Turns a wave of draws into candidates, and returns the units that have to be embedded."""

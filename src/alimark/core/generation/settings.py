@@ -25,6 +25,7 @@ Strength = Literal["light", "standard", "strong"]
 STRENGTHS: Mapping[str, int] = {"light": 16, "standard": DEFAULT_CANDIDATES, "strong": 256}
 """Candidates for each sentence, by the name of a strength. Tokens grow in proportion to candidates; docs/soft.md shows how
 the share of texts found grows with them."""
+MOST_STEERING = 30.0
 _MAX_SENTENCES = 10_000
 _MAX_TOKENS = 1_000_000
 
@@ -136,22 +137,26 @@ class GenerationSettings:
     first_candidates: int | None = None
     """Candidates for the first sentence of a text, where a reader waits for it. Soft keys spend what is left of
     its share on the later sentences. By default the first sentence gets as many as the others."""
+    steering: float = 0.0
+    """How strongly the model is steered towards the key's blocks (docs/soft.md); 0 leaves it as it is."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.sentences <= _MAX_SENTENCES:
             raise AlimarkError(f"sentences must lie between 1 and {_MAX_SENTENCES}, not {self.sentences}")
         if any(number is not None and number < 1 for number in (self.candidates, self.first_candidates, self.wave)):
             raise AlimarkError("candidates, first_candidates and wave must be at least 1")
+        if not 0 <= self.steering <= MOST_STEERING:
+            raise AlimarkError(f"steering must lie between 0 and {MOST_STEERING}, not {self.steering}")
         if self.tokens is not None and not 1 <= self.tokens <= _MAX_TOKENS:
             raise AlimarkError(f"tokens must lie between 1 and {_MAX_TOKENS}, not {self.tokens}")
         if self.prompt_style not in ("continue", "chat"):
             raise AlimarkError(f"prompt style must be `continue` or `chat`, not {self.prompt_style!r}")
 
     def to_dict(self) -> Record:
-        """The settings for a record. `tokens` and `first_candidates` are left out where they were not asked for."""
+        """The settings for a record, without `tokens`, `first_candidates` and `steering` where they were not asked for."""
         content = asdict(self)
         return {name: value for name, value in content.items()
-                if value is not None or name not in ("tokens", "first_candidates")}  # fmt: skip
+                if value or name not in ("tokens", "first_candidates", "steering")}  # fmt: skip
 
 
 class GenerateOptions(TypedDict, total=False):
@@ -161,6 +166,7 @@ class GenerateOptions(TypedDict, total=False):
     tokens: int | None
     candidates: int | None
     strength: Strength | None
+    steering: float
     seed: int | None
     sampling: Sampling | None
     prompt_style: PromptStyle

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from alimark.core._util.arrays import Floats, Packed
 from alimark.core.frozen.arithmetic import pack_bits
 from alimark.core.frozen.derivation import many_vectors
-from alimark.core.frozen.directions import mean
+from alimark.core.frozen.directions import DirectionTable, mean, noise_aware
 from alimark.core.keys.key import Key
 from alimark.errors import ModelError
 
@@ -46,6 +46,23 @@ def targets(key: Key, count: int, start: int = 0) -> Floats:
     signs = (key.blocks(start + count)[start:, None] >> shifts & np.uint64(1)).astype(np.float64) * 2 - 1
     directions: Floats = signs / np.sqrt(float(m))
     return directions
+
+
+def in_table(key: Key, target: Floats) -> Floats:
+    """The direction of a block, a row of `targets`, in the coordinates of the table of the key's embedder.
+
+    Hard keys over the whole space have no table; what lies outside the table of soft keys is then left out.
+    """
+    table = table_of(key)
+    assert table is not None
+    direction = target @ key.vectors(table.rows.shape[1])
+    coordinates: Floats = np.linalg.lstsq(table.rows.T, direction, rcond=None)[0]
+    return coordinates
+
+
+def table_of(key: Key) -> DirectionTable | None:
+    """The table of directions that a key's vectors are made of, or that ships for its embedder; None where there is none."""
+    return key.derivation.table or noise_aware(key.fingerprint)
 
 
 class Carried(NamedTuple):

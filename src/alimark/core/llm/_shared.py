@@ -12,10 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from alimark.core.frozen.text.splitting import STOPS
-from alimark.core.llm.base import Draw, Ended, Message, Sampling, StopCondition
+from alimark.core.llm.base import Draw, Ended, Message, Request, Sampling, StopCondition
 from alimark.errors import ContextFull, LLMError
 
+_LEAST_BIAS = 0.02
 SHORT_ROUNDS = 3
 """Rounds of a draw that stop early. The round after them samples all tokens that are left, so that long answers take few."""
 
@@ -114,6 +117,17 @@ def llama_cpp_body(sampling: Sampling, *, tokens: int, seed: int, context: int, 
         "stop": stop,
         "return_tokens": True,
     }
+
+
+def biased(request: Request) -> dict[str, Any]:
+    """The field of a request to llama.cpp's own `/completion` that holds the bias by token, if there is one.
+
+    llama.cpp adds it before all samplers, so a token may come into top-p by its bias.
+    """
+    if request.bias is None:
+        return {}
+    ids = np.flatnonzero(np.abs(request.bias) >= _LEAST_BIAS)
+    return {"logit_bias": list(zip(ids.tolist(), request.bias[ids].round(2).tolist(), strict=True))}
 
 
 def as_dicts(messages: Sequence[Message]) -> list[dict[str, str]]:

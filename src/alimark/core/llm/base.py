@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from alimark.core._util.json_types import JsonObject
 from alimark.core.text import continuations
 
@@ -71,6 +74,10 @@ class Message:
     content: str
 
 
+TokenBias = NDArray[np.float32]
+"""What is added to the score (logit) of each token, by its id; tokens behind the end of the array get nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A request for `count` draws, each a continuation of `context`.
@@ -87,6 +94,8 @@ class Request:
     seed: int
     first: int = 0
     messages: tuple[Message, ...] = ()
+    bias: TokenBias | None = field(default=None, compare=False, repr=False)
+    """Raises or lowers the chances of tokens, in engines that are `TakesBias`. It follows from the key, so it is a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +167,26 @@ class LLM(Protocol):
 
 
 # What an engine may be able to do beyond sampling is a type. Callers ask for the type, never for an engine's name; an engine
-# has an ability by having its methods. Further ones, such as a bias by token or branches of a draw, belong here, each beside a
-# field of `Request` that engines without it may ignore.
+# has an ability by having its methods.
+
+
+@runtime_checkable
+class TakesBias(Protocol):
+    """A language model that heeds `Request.bias`; others ignore it."""
+
+    @property
+    def bias_limit(self) -> int | None:
+        """The most tokens that can have a bias in one request; None where all can."""
+        ...
+
+    @property
+    def bias_stays_here(self) -> bool:
+        """Whether a bias stays in this process or goes where the user said that keys may be known."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text, without those that the tokenizer puts around a prompt."""
+        ...
 
 
 @runtime_checkable

@@ -35,6 +35,7 @@ from alimark.core.llm._shared import (
     REPLACEMENT,
     PartialDraw,
     as_dicts,
+    biased,
     checked_prompt,
     llama_cpp_body,
     seed_of,
@@ -115,6 +116,14 @@ class LlamaCpp(LLM):
     def single_draw_batching(self) -> tuple[int, int]:
         return 1 if self._repeatable else min(_SINGLE_DRAW_CONCURRENCY, self.parallel), 1
 
+    @property
+    def bias_limit(self) -> int | None:
+        return None
+
+    @property
+    def bias_stays_here(self) -> bool:
+        return True
+
     def __repr__(self) -> str:
         return f"<LlamaCpp {self.name}>"
 
@@ -186,7 +195,7 @@ class LlamaCpp(LLM):
             self._server.clear_caches()
         draws = [PartialDraw(request.first + i, request.seed, prompt) for i in range(request.count)]
         seed = (seed_of(request.seed) + request.first) % 2**31
-        body = self._body(prompt, sampling, sampling.max_tokens, seed)
+        body = self._body(prompt, sampling, sampling.max_tokens, seed) | biased(request)
         if stop is never:
             body["stop"] = []
         answers = self._server.post("/completion", {**body, "n": request.count})
@@ -198,7 +207,7 @@ class LlamaCpp(LLM):
         slot = answers[0]["id_slot"]
         for draw in draws:
             while draw.ended is None:
-                body = self._next_body(draw, sampling)
+                body = self._next_body(draw, sampling) | biased(request)
                 body |= {"id_slot": slot, "cache_prompt": True}
                 self._extend(draw, self._server.post("/completion", body), sampling, stop)
         return [draw.finished() for draw in draws]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from alimark.core._util.arrays import Floats
 from alimark.core.generation.selection import Weight
 from alimark.core.keys.key import Key
-from alimark.core.keys.projection import carried, project, targets
+from alimark.core.keys.projection import carried, in_table, project, targets
 
 if TYPE_CHECKING:
     from alimark.core.generation.selection import TextOrigin
@@ -65,6 +65,10 @@ class BlockRule:
 
     def chose(self, seen: Floats) -> None:
         self._done += 1
+
+    def direction(self) -> Floats:
+        """The direction of the next sentence's block, in the coordinates of the table of the key's embedder."""
+        return in_table(self.key, self._targets[self._done])
 
 
 class AdaptiveBlockRule(BlockRule):

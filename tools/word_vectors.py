@@ -120,7 +120,7 @@ class Sentences:
         return float(((guess * truth).sum(axis=0) / np.sqrt((guess**2).sum(axis=0) * (truth**2).sum(axis=0))).mean())
 
 
-def ridge(data: Sentences, prior: Floats, weight: float, steps: int = 60) -> Floats:
+def ridge(data: Sentences, prior: Floats, weight: float, steps: int) -> Floats:
     """The vectors with the least squared error plus `weight` times their squared distance from the prior."""
     change = np.zeros_like(prior)
     rest = data.backwards(data.projections - data.predicted(prior))
@@ -168,12 +168,12 @@ def learn(args: argparse.Namespace) -> None:
     print(f"the embedder's view of words: correlation {test.correlation(prior_of(training)):.3f}")
     best = 0.0, 0.0
     for weight in args.ridges:
-        gained = test.correlation(ridge(training, prior_of(training), weight))
+        gained = test.correlation(ridge(training, prior_of(training), weight, args.steps))
         print(f"ridge {weight:g}: correlation {gained:.3f}", flush=True)
         best = max(best, (gained, weight))
     if args.write:
         everything = Sentences(contexts, words, projections)
-        rows = ridge(everything, prior_of(everything), best[1]) / spread
+        rows = ridge(everything, prior_of(everything), best[1], args.steps) / spread
         counts = np.array([counted[word] for word in words], np.float32)
         learned = WordVectors(tuple(words), rows.astype(np.float32), counts)
         kept = dict(np.load(FILE, allow_pickle=False)) if FILE.exists() else {}
@@ -201,6 +201,7 @@ def main() -> None:
     learning.add_argument("--contexts", type=int, default=None, help="read only so many")
     learning.add_argument("--words", type=int, default=14_000, help="the most words that are kept, the most frequent first")
     learning.add_argument("--ridges", type=float, nargs="+", default=[3, 10, 30, 100])
+    learning.add_argument("--steps", type=int, default=60, help="steps of the solver")
     learning.add_argument("--write", action="store_true", help="write the table that ships with the package")
     args = parser.parse_args()
     (write if args.verb == "write" else learn)(args)

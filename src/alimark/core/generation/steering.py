@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from alimark.core.llm.base import LLM, TokenBias
 
 FILE = Path(__file__).with_name("word_vectors.npz")
-MOST = 4.0
-"""No token's score is changed by more, so that the likeliest token of a text that must go on so keeps its chance."""
+MOST = 2.0
+"""No token's score is changed by more, so that the likeliest token of a text that must go on keeps its chance."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +74,8 @@ class TokenVectors:
     """What each token of a model's vocabulary adds to a sentence's projections: a row for each token."""
 
     rows: NDArray[np.float32]
+    counts: NDArray[np.float32]
+    """How frequent the words are that begin with each token."""
     limit: int | None = None
     """The most tokens that can have a bias."""
 
@@ -97,16 +99,20 @@ class TokenVectors:
         shares = np.array([len(tokens[number]) - 1 for number in owners])[:, None]
         further = [token for number in longer for token in tokens[number][1:]]
         rest = _means(size, further, missing[owners] / shares, counts[owners])
-        begins = np.zeros(size, np.bool_)
-        begins[[ids[0] for ids in tokens]] = True
-        return cls(np.where(begins[:, None], first, rest).astype(np.float32), llm.bias_limit)
+        begun = np.zeros(size, np.float32)
+        np.add.at(begun, [ids[0] for ids in tokens], counts)
+        return cls(np.where(begun[:, None] > 0, first, rest), begun, llm.bias_limit)
 
     def bias(self, direction: Floats, strength: float) -> TokenBias:
-        """What is added to the score of each token so that sentences move along a direction of the table."""
-        moves = self.rows @ direction.astype(np.float32)
-        if self.limit is not None and self.limit < len(moves):
-            moves[np.argpartition(-np.abs(moves), self.limit)[self.limit :]] = 0
-        return np.clip(strength * moves, -MOST, MOST)
+        """What is added to the score of each token so that sentences move along a direction of the table.
+
+        Words get as much less as the bias makes all of them likelier together: otherwise fewer sentences would end.
+        """
+        bias = np.clip(strength * (self.rows @ direction.astype(np.float32)), -MOST, MOST)
+        bias[self.counts > 0] -= np.log(np.average(np.exp(bias), weights=self.counts))
+        if self.limit is not None and self.limit < len(bias):
+            bias[np.argpartition(-np.abs(bias), self.limit)[self.limit :]] = 0
+        return bias
 
 
 class Steering:

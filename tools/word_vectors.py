@@ -95,22 +95,18 @@ class Sentences:
                     values.append((TYPICAL + SOFTER) / (len(found_words) + SOFTER))
         self.counts = csr_matrix((values, (rows, columns)), (len(owners), len(words)))
         members = csr_matrix((np.ones(len(owners)), (owners, np.arange(len(owners)))), (len(contexts), len(owners)))
-        self._sizes = np.asarray(members.sum(axis=1))
+        sizes = np.asarray(members.sum(axis=1))
         self._owners, self._members = owners, members
-        self._means = csr_matrix(self._mean_of(self.counts))
-        self.projections = projections - self._mean_of(projections)[owners]
-
-    def _mean_of(self, values):  # type: ignore[no-untyped-def]
-        sums = self._members @ values
-        return sums.multiply(1 / self._sizes) if hasattr(sums, "multiply") else sums / self._sizes
+        self._means = csr_matrix((members @ self.counts).multiply(1 / sizes))
+        self.projections = projections - (members @ projections / sizes)[owners]
 
     def predicted(self, vectors: Floats) -> Floats:
         """The predicted projections, as differences from the mean of the context."""
-        return self.counts @ vectors - (self._means @ vectors)[self._owners]
+        return np.asarray(self.counts @ vectors - (self._means @ vectors)[self._owners])
 
     def backwards(self, errors: Floats) -> Floats:
         """The transposed of `predicted`."""
-        return self.counts.T @ errors - self._means.T @ (self._members @ errors)
+        return np.asarray(self.counts.T @ errors - self._means.T @ (self._members @ errors))
 
     def correlation(self, vectors: Floats) -> float:
         """Of predicted and true projections within contexts, the mean over random directions."""
@@ -159,7 +155,9 @@ def learn(args: argparse.Namespace) -> None:
     training = Sentences(contexts[:-held_out], words, projections[:split])
     test = Sentences(contexts[-held_out:], words, projections[split:])
     spread = float(np.sqrt((training.projections**2).mean()))
-    print(f"{len(contexts)} contexts, {len(sentences)} sentences, {len(words)} words; spread within contexts {spread:.4f}")
+    print(
+        f"{len(contexts)} contexts, {len(sentences)} sentences, {len(words)} words; spread within contexts {spread:.4f}"
+    )
 
     def prior_of(data: Sentences) -> Floats:
         guess = data.predicted(alone)
@@ -177,7 +175,7 @@ def learn(args: argparse.Namespace) -> None:
         counts = np.array([counted[word] for word in words], np.float32)
         learned = WordVectors(tuple(words), rows.astype(np.float32), counts)
         kept = dict(np.load(FILE, allow_pickle=False)) if FILE.exists() else {}
-        np.savez_compressed(FILE, **kept | learned.arrays(table.digest))  # type: ignore[arg-type]
+        np.savez_compressed(FILE, **kept | learned.arrays(table.digest))
         print(f"ridge {best[1]:g}: written, {FILE.stat().st_size} bytes")
 
 
@@ -199,7 +197,9 @@ def main() -> None:
     learning.add_argument("--embedder", default="all-MiniLM-L6-v2")
     learning.add_argument("--device", default="", help="a PyTorch device that embeds; default, onnxruntime on the CPU")
     learning.add_argument("--contexts", type=int, default=None, help="read only so many")
-    learning.add_argument("--words", type=int, default=14_000, help="the most words that are kept, the most frequent first")
+    learning.add_argument(
+        "--words", type=int, default=14_000, help="the most words that are kept, the most frequent first"
+    )
     learning.add_argument("--ridges", type=float, nargs="+", default=[3, 10, 30, 100])
     learning.add_argument("--steps", type=int, default=60, help="steps of the solver")
     learning.add_argument("--write", action="store_true", help="write the table that ships with the package")

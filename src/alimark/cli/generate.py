@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +19,7 @@ from alimark.errors import AlimarkError
 if TYPE_CHECKING:
     from alimark.audit.replicas import Replicas
     from alimark.core._util.jsonl import Record
-    from alimark.core.generation.api import Finished, Generation, GenerationSettings, MarkedSentence
+    from alimark.core.generation.api import Finished, Generation, GenerationSettings, MarkedSentence, PromptStyle
     from alimark.core.keys.key import Key
     from alimark.core.llm.base import LLM
     from alimark.core.schemes.base import Watermark
@@ -46,7 +46,15 @@ CandidatesOption = Annotated[
     typer.Option(
         help="Candidates sampled for each sentence, instead of --strength: the mean or, for hard keys and rivals, the most. "
         "More make a stronger mark and take longer.",
-        show_default="the number of the scheme's paper",
+        show_default="those of --strength; for rivals the number of their papers",
+    ),
+]
+SteeringOption = Annotated[
+    float | None,
+    typer.Option(
+        help="How strongly the model is steered towards the key, instead of --strength: 0 for not at all, 3 as for standard. "
+        "A steered model needs fewer candidates (docs/soft.md).",
+        show_default="0 with --candidates",
     ),
 ]
 StyleOption = Annotated[
@@ -81,6 +89,7 @@ def generate(
     tokens: TokensOption = None,
     strength: Strength = None,
     candidates: CandidatesOption = None,
+    steering: SteeringOption = None,
     prompt_style: StyleOption = "continue",
     unmarked: UnmarkedOption = False,
     temperature: TemperatureOption = 0.7,
@@ -118,38 +127,48 @@ def generate(
     if len(llm) > 1 and (engine == "plain" or replicas):
         raise AlimarkError("several --llm are the replicas of --engine ray, one each; add it, and leave out --replicas")
     how = (temperature, top_p, repetition_penalty, may_end)
-    settings_for = partial(_settings, sentences, strength, candidates, how, prompt_style, tokens)
-    settings_for(None)  # mistakes are reported before anything is loaded
+    settings_for = partial(_settings, sentences, (strength, candidates, steering), how, prompt_style, tokens)
+    settings_for(None, None)  # mistakes are reported before anything is loaded
     mark = _load_mark(key, payload, embedder=engine == "plain")
     if input_file is not None and output is not None:
         with loading.replicas(engine, address, replicas, llm) as cluster:
-            _write_many(mark, llm[0], input_file, output, settings_for(mark), seed, as_json, cluster)
+            _write_many(mark, llm[0], input_file, output, partial(settings_for, mark), seed, as_json, cluster)
     elif engine != "plain":
         raise AlimarkError("--engine ray writes many texts: give --input and --output")
     else:
         text = _read_prompt(prompt or "")
         stream = None if as_json else _Stream()
-        generation = write_one(mark, loading.load_llm(llm[0]), text, settings_for(mark), seed, stream=stream)
+        model = loading.load_llm(llm[0])
+        generation = write_one(mark, model, text, settings_for(mark, model), seed, stream=stream)
         _print_generation(generation, stream, mark.key if mark else None)
 
 
 def _settings(
-    sentences: int, strength: str | None, candidates: int | None, how: tuple[float, float, float, bool | None],
-    prompt_style: str, tokens: int | None, mark: Watermark | None,
+    sentences: int, chosen: tuple[str | None, int | None, float | None], how: tuple[float, float, float, bool | None],
+    prompt_style: str, tokens: int | None, mark: Watermark | None, llm: LLM | None,
 ) -> GenerationSettings:  # fmt: skip
-    """The settings from the options; `how` are temperature, top_p, repetition penalty and whether the model may end."""
-    from alimark.core.generation.settings import DEFAULT_CANDIDATES, GenerationSettings, candidates_for
+    """The settings from the options.
+
+    `chosen` are strength, candidates and steering; `how` are temperature, top_p, repetition penalty and whether the model may
+    end.
+    """
+    from alimark.core.generation.settings import DEFAULT_CANDIDATES, GenerationSettings, candidates_and_steering
     from alimark.core.llm.base import Sampling
 
     temperature, top_p, penalty, may_end = how
     if may_end is None:  # token-level schemes cannot let the model end its text on every engine
         may_end = prompt_style == "chat" and (mark is None or not mark.by_token)
-    count = candidates_for(strength, candidates, mark.candidates if mark else DEFAULT_CANDIDATES)
+    # Without a model these are only checked, or go to a cluster, whose models are steered where that is asked for.
+    steerable = bool(chosen[2]) if mark is None or llm is None else mark.steerable(llm)
+    count, steering = candidates_and_steering(
+        *chosen, mark.candidates if mark else DEFAULT_CANDIDATES, steerable=steerable
+    )
     try:
         sampling = Sampling(temperature, top_p, penalty, may_end=may_end)
     except ValueError as error:
         raise AlimarkError(str(error)) from None
-    return GenerationSettings(sentences, count, sampling, prompt_style=prompt_style, tokens=tokens)  # type: ignore[arg-type]
+    style: PromptStyle = prompt_style  # type: ignore[assignment]
+    return GenerationSettings(sentences, count, sampling, prompt_style=style, tokens=tokens, steering=steering)
 
 
 def _load_mark(key: Path | None, payload: int | None, *, embedder: bool) -> Watermark | None:
@@ -246,8 +265,8 @@ def _print_generation(generation: Generation, stream: _Stream | None, key: Key |
 
 
 def _write_many(
-    mark: Watermark | None, llm_name: str, source: Path, output: Path, settings: GenerationSettings, seed: int | None,
-    as_json: bool, cluster: Replicas | None,
+    mark: Watermark | None, llm_name: str, source: Path, output: Path,
+    settings_for: Callable[[LLM | None], GenerationSettings], seed: int | None, as_json: bool, cluster: Replicas | None,
 ) -> None:  # fmt: skip
     """Writes a text for every line of a file that has none yet."""
     from alimark.core.generation.api import Prompt
@@ -259,8 +278,9 @@ def _write_many(
     def write(rows: Sequence[TextRow], bar: Bar) -> Finished:
         prompts = [Prompt(row.record["prompt"], row.seed(seed), row.key) for row in rows]
         if cluster:
-            return cluster.write(prompts, key, settings, llm=llm_name)
-        return generate_many(mark, prompts, loading.load_llm(llm_name), settings, progress=bar.sentence)
+            return cluster.write(prompts, key, settings_for(None), llm=llm_name)
+        llm = loading.load_llm(llm_name)
+        return generate_many(mark, prompts, llm, settings_for(llm), progress=bar.sentence)
 
     def record(row: TextRow, generation: Generation) -> Record:
         nonlocal short

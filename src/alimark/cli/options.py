@@ -52,10 +52,10 @@ HumanTexts = Annotated[
 Strength = Annotated[
     str | None,
     typer.Option(
-        help="How strong the mark is. light: 16 candidates for each sentence, about a quarter of the tokens of standard; "
-        "standard: 64 candidates; strong: 256 candidates, about four times the tokens of standard. docs/soft.md shows "
-        "which share of changed texts is found for how many tokens.",
-        show_default="the scheme's number of candidates, which is standard for AliMark",
+        help="How strong the mark is. light: 4 candidates for each sentence and steering; standard: 8, about twice the tokens "
+        "of light; strong: 24, three times those of standard. Models that cannot be steered, and hard keys, take 16, 64 and "
+        "256 candidates. docs/soft.md shows which share of changed texts is found for how many tokens.",
+        show_default="standard",
     ),
 ]
 RewriteStrength = Annotated[

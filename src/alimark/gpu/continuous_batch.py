@@ -50,8 +50,8 @@ class ContinuousBatch:
     """Sequences in slots, which continue prefilled contexts. It is the model's KV cache for decode steps.
 
     slots: the most sequences at a time. contexts: the most contexts. context_tokens: more than the longest context has.
-    steps_per_call: decode steps that one call of `advance` launches. biased_tokens: the size of the vocabulary, if contexts may have
-    a bias by token.
+    steps_per_call: decode steps that one call of `advance` launches. biased_tokens: the size of the vocabulary, if contexts
+    may have a bias by token, else 0.
     """
 
     def __init__(

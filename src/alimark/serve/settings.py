@@ -6,11 +6,11 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
 
-from alimark.core.generation.settings import DEFAULT_CANDIDATES, candidates_for
+from alimark.core.generation.settings import DEFAULT_CANDIDATES, candidates_and_steering
 from alimark.core.keys.key import DEFAULT_EMBEDDER
 from alimark.core.llm import DEFAULT_LLM
 from alimark.errors import AlimarkError
@@ -42,9 +42,13 @@ class Settings(BaseModel):
     """Records older than this many days are deleted; 0 keeps all records."""
     sentences: PositiveInt = 12
     """Length of a text, in sentences, if the request does not set one."""
-    candidates: PositiveInt = DEFAULT_CANDIDATES
-    """Candidates for each sentence. Clients cannot change it: with a single candidate a text would have no watermark. A file or
-    command line may give `strength` instead, the name of a number of candidates."""
+    strength: Literal["light", "standard", "strong"] | None = None
+    """How strong marks are, in place of `candidates` and `steering`; `standard` where none of them is given. Clients cannot
+    change it: with a single candidate a text would have no watermark."""
+    candidates: PositiveFloatInt | None = None
+    """Candidates for each sentence."""
+    steering: NonNegativeFloat | None = None
+    """How strongly the model is steered towards keys; 0 for not at all."""
     least_temperature: PositiveFloat = 0.5
     least_top_p: PositiveFloat = 0.5
     """Lower values are rejected: all candidates would be alike and the text would have no watermark."""
@@ -101,29 +105,24 @@ class Settings(BaseModel):
 
 
 def read_settings(path: Path | None, given: Mapping[str, object], *, default_data: Path) -> Settings:
-    """Reads the settings from a TOML file; `given` values (from the command line) replace those of the file.
-
-    Both may hold `strength` (`light`, `standard` or `strong`) in place of `candidates`.
-    """
+    """Reads the settings from a TOML file; `given` values (from the command line) replace those of the file."""
     try:
         content = {} if path is None else tomllib.loads(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise AlimarkError(f"{path} is not valid TOML: {error}") from None
+    if "strength" in given:
+        content = {name: value for name, value in content.items() if name not in ("candidates", "steering")}
     try:
-        return Settings(**{"data": default_data} | _without_strength(content) | _without_strength(given))
+        settings = Settings(**{"data": default_data} | content | dict(given))
+        candidates_and_steering(
+            settings.strength, settings.candidates, settings.steering, DEFAULT_CANDIDATES, steerable=True
+        )
+        return settings
     except ValidationError as error:
         raise AlimarkError("; ".join(_problem(detail["loc"], detail["msg"]) for detail in error.errors())) from None
 
 
 def _problem(place: tuple[int | str, ...], about: str) -> str:
     if place[0] not in Settings.model_fields:
-        return f"unknown setting {place[0]}; the settings are {', '.join([*Settings.model_fields, 'strength'])}"
+        return f"unknown setting {place[0]}; the settings are {', '.join(Settings.model_fields)}"
     return f"the setting {'.'.join(map(str, place))} is not valid: {about[0].lower()}{about[1:]}"
-
-
-def _without_strength(content: Mapping[str, object]) -> dict[str, Any]:
-    """The settings with the number of candidates that `strength` stands for, where it is among them."""
-    settings: dict[str, Any] = dict(content)
-    if "strength" in settings:
-        settings["candidates"] = candidates_for(str(settings.pop("strength")), settings.get("candidates"))
-    return settings

@@ -14,7 +14,8 @@ from alimark.core._util.json_types import JsonObject
 from alimark.core._util.work import TimedFuture
 from alimark.core.detection.stats.power import SentencesNeeded
 from alimark.core.generation.api import Ending, Generation, GenerationSettings, MarkedSentence, Session
-from alimark.core.generation.settings import PromptStyle
+from alimark.core.generation.settings import DEFAULT_CANDIDATES, PromptStyle, candidates_and_steering
+from alimark.core.generation.steering import steerable
 from alimark.core.keys.key import Key
 from alimark.core.llm.base import Message, Request, Sampling, count_tokens
 from alimark.core.schemes.registry import rule_for
@@ -123,12 +124,18 @@ class Texts:
         # A completion with a number of sentences is written on until it has them.
         sampling = Sampling(**given, may_end=self.body.chat or not body.sentences)
         style: PromptStyle = "chat" if self.body.chat else "continue"
+        candidates, steering = candidates_and_steering(
+            limits.strength, limits.candidates, limits.steering, DEFAULT_CANDIDATES,
+            steerable=self.key.soft and steerable(self.service.llm, self.key),
+        )  # fmt: skip
         # Whoever asks the first question of a chat waits for the first sentence of the answer. Later questions get all
         # candidates, so that a client who asks for one sentence at a time gets no weaker mark. Whether the answer is streamed
         # makes no difference, so that the same seed gives the same text both ways.
         is_first = self.body.chat and all(turn.role != "assistant" for _, turns in self.prompts for turn in turns)
-        first = max(_LEAST_FIRST, limits.candidates // 4) if is_first else None
-        return GenerationSettings(sentences, limits.candidates, sampling, prompt_style=style, first_candidates=first)
+        first = max(_LEAST_FIRST, candidates // 4) if is_first and candidates > _LEAST_FIRST else None
+        return GenerationSettings(
+            sentences, candidates, sampling, prompt_style=style, first_candidates=first, steering=steering
+        )
 
     def _ending(self, prompt: str, turns: tuple[Message, ...]) -> Ending:
         """Returns where a text has to end; its tokens are counted as in `usage`."""

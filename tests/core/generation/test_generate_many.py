@@ -147,7 +147,7 @@ def test_unmarked_text_takes_the_first_good_draw_and_needs_no_key() -> None:
     assert record["scheme"] == "unmarked"
     assert "key_id" not in record
     draws = StandInLLM(blanks=0.3)
-    first = Session("It began.", None, SETTINGS, seed=4).request()
+    first = Session("It began.", None, SETTINGS, seed=4).request(StandInLLM())
     [drawn] = draws.draw([Request(first.context, 24, first.seed)], Sampling(), splitter().first_sentence_over)
     good = next(draw.text for draw in drawn if draw.text.strip())
     assert generation.sentences[0] == splitter().units(good)[0] == clean(splitter().sentences(good)[0])

@@ -57,16 +57,16 @@ def test_both_or_an_unknown_strength_is_an_error() -> None:
 def test_the_service_takes_a_strength_in_its_settings(tmp_path: Path) -> None:
     config = tmp_path / "serve.toml"
     config.write_text('strength = "strong"')
-    assert read_settings(config, {}, default_data=tmp_path).candidates == STRENGTHS["strong"]
+    assert read_settings(config, {}, default_data=tmp_path).strength == "strong"
     config.write_text("candidates = 32")
     assert read_settings(config, {}, default_data=tmp_path).candidates == 32
     light = read_settings(config, {"strength": "light"}, default_data=tmp_path)
-    assert light.candidates == STRENGTHS["light"], "the command line replaces the file"
+    assert (light.strength, light.candidates) == ("light", None), "the command line replaces the file"
     config.write_text('candidates = 32\nstrength = "light"')
     with pytest.raises(AlimarkError, match="either a strength or a number of candidates"):
         read_settings(config, {}, default_data=tmp_path)
     config.write_text("strength = 32")
-    with pytest.raises(AlimarkError, match="strength is light, standard, strong, not '32'"):
+    with pytest.raises(AlimarkError, match="the setting strength is not valid: input should be 'light', 'standard' or"):
         read_settings(config, {}, default_data=tmp_path)
 
 

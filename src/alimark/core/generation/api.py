@@ -14,7 +14,6 @@ from alimark.core.generation.scheduler import Finished, Scheduler, check, defaul
 from alimark.core.generation.selection import RuleFactory
 from alimark.core.generation.session import Session
 from alimark.core.generation.settings import Ending, GenerateOptions, GenerationSettings, Prompt, PromptStyle, Strength
-from alimark.core.generation.steering import Steering
 from alimark.core.keys.key import Key
 from alimark.core.llm.base import LLM
 from alimark.errors import AlimarkError
@@ -59,14 +58,9 @@ def generate_many(
         raise AlimarkError("batch must be at least 1")
 
     def sessions() -> Iterator[tuple[int, Session]]:
-        steering = Steering(llm)
         for i, prompt in enumerate(prompts):
             step = None if progress is None else (lambda sentence, i=i: progress(i, sentence))
-            own_key = prompt.key or key
-            vectors = steering.vectors(own_key) if own_key and settings.steering else None
-            yield i, Session(
-                prompt.text, own_key, settings, rule=rule, seed=prompt.seed, progress=step, token_vectors=vectors
-            )
+            yield i, Session(prompt.text, prompt.key or key, settings, rule=rule, seed=prompt.seed, progress=step)
 
     with Scheduler(llm, embedder, batch=batch) as scheduler:
         yield from scheduler.run(sessions())

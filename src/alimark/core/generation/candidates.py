@@ -128,7 +128,9 @@ class Text:
 
     @property
     def in_given_words(self) -> bool:
-        """Whether the text goes on in a quotation or in a row of a table."""
+        """Whether the text goes on in code, in a quotation or in a row of a table."""
+        if self.in_code:
+            return True
         last_line = "".join(self.pieces[-1:]).rpartition("\n")[2].lstrip()
         return last_line.startswith((">", "|", '"', "“"))
 

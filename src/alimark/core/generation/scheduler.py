@@ -71,7 +71,7 @@ def _sample(llm: LLM, group: Sequence[Session]) -> list[_Parsed]:
     """
     text, reader = group[0].text, FirstSentence(group[0].text.cutter)
     over = text.code_over if text.in_code else reader
-    drawn = answer_each(llm, [session.request() for session in group], group[0].settings.sampling, over)
+    drawn = answer_each(llm, [session.request(llm) for session in group], group[0].settings.sampling, over)
     if not text.in_code:  # where the engine has not read the draws, those of all texts are read in one call
         draws = iter(reader.read([draw for answer in drawn if not isinstance(answer, LLMError) for draw in answer]))
         drawn = [answer if isinstance(answer, LLMError) else list(islice(draws, len(answer))) for answer in drawn]

@@ -32,12 +32,13 @@ from alimark.core.generation.selection import (
     Weight,
 )
 from alimark.core.generation.settings import Ended, Ending, GenerationSettings
-from alimark.core.generation.steering import TokenVectors
+from alimark.core.generation.steering import token_vectors
 from alimark.core.keys.key import Key
 from alimark.core.llm.base import LLM, Draw, Message, Request, TokenBias
 from alimark.errors import AlimarkError, LLMError
 
 _RATED = ("", "resplit", "unfinished")  # flaws that a chosen candidate may have; the last two only if all others fail
+_NO_BIAS = np.zeros(0, np.float32)  # engines batch draws with a bias, so what is steered at all always has one
 _MAX_CODE_WAVES = 32  # of `max_tokens` each; a code block longer than that is left open
 
 
@@ -56,12 +57,11 @@ class Session:
         turns: tuple[Message, ...] = (),
         ending: Ending | None = None,
         owner: str = "",
-        token_vectors: TokenVectors | None = None,
     ) -> None:
         """`rule` makes the selection rule of the key's scheme. `turns`: a whole chat to answer, instead of the prompt.
 
         `ending`: where the text has to end whatever the model would write. `owner`: whose request it is; a scheduler serves
-        owners in turn. `token_vectors`: what the model is steered by, as far as the settings ask for it.
+        owners in turn.
         """
         self.owner = owner
         self.prompt, self.key, self.settings = prompt, key, settings
@@ -83,8 +83,7 @@ class Session:
         # Found out once: to ask whether a rule follows a protocol takes as long as to weigh its candidates.
         self._adaptive = self.rule if isinstance(self.rule, AdaptiveRule) else None
         self._reads_texts = self.rule if isinstance(self.rule, TextRule) else None
-        steered = token_vectors is not None and settings.steering > 0 and isinstance(self.rule, DirectedRule)
-        self._token_vectors = token_vectors if steered else None
+        self._directed = self.rule if isinstance(self.rule, DirectedRule) and settings.steering else None
         self._seen: dict[str, Floats] = {}  # for each embedded unit its features, such as its projections
         self._matches: list[int] = []
         self._unmet = 0
@@ -119,8 +118,8 @@ class Session:
             text = self.prompt + gap + text
         return text if self.text.in_code else text.rstrip(" \t")
 
-    def request(self) -> Request:
-        """The request for the next wave: the candidates that are sampled together."""
+    def request(self, llm: LLM) -> Request:
+        """The request to a model for the next wave: the candidates that are sampled together."""
         if self._started is None:
             self._started = time.perf_counter()
         number = len(self.text.units)
@@ -128,21 +127,24 @@ class Session:
         seed = int.from_bytes(digest[:6], "big")
         if self.text.in_code:
             # A draw number that no candidate has, and another for each wave of the code block.
-            return Request(self.context, 1, seed, first=2**20 + self._code_waves, messages=self._turns)
+            number, bias = 2**20 + self._code_waves, self._steering_bias(llm)
+            return Request(self.context, 1, seed, first=number, messages=self._turns, bias=bias)
         count = min(self.rule.wave(self.settings), self._most_candidates() - len(self._drawn))
         if self._probably_over and not self._drawn:
             count = 1  # the first draw decides whether the text goes on; the others are sampled only if it does
         return Request(
-            self.context, count, seed, first=len(self._drawn), messages=self._turns, bias=self._steering_bias()
+            self.context, count, seed, first=len(self._drawn), messages=self._turns, bias=self._steering_bias(llm)
         )
 
-    def _steering_bias(self) -> TokenBias | None:
-        """What steers the model towards the next block; nothing within quotations and tables, whose words are given."""
-        if self._token_vectors is None or self.text.in_given_words:
+    def _steering_bias(self, llm: LLM) -> TokenBias | None:
+        """What steers the model towards the next block: nothing in code, quotations and tables, whose words are given."""
+        if self._directed is None or self.key is None:
             return None
+        if self.text.in_given_words:
+            return _NO_BIAS
         if self._bias is None:
-            assert isinstance(self.rule, DirectedRule)
-            self._bias = self._token_vectors.bias(self.rule.direction(), self.settings.steering)
+            vectors = token_vectors(llm, self.key)
+            self._bias = vectors.bias(self._directed.direction(), self.settings.steering)
         return self._bias
 
     def parse(self, draws: Sequence[Draw]) -> list[str]:

@@ -26,6 +26,8 @@ STRENGTHS: Mapping[str, int] = {"light": 16, "standard": DEFAULT_CANDIDATES, "st
 """Candidates for each sentence, by the name of a strength. Tokens grow in proportion to candidates; docs/soft.md shows how
 the share of texts found grows with them."""
 MOST_STEERING = 30.0
+STEERED: Mapping[str, tuple[int, float]] = {"light": (4, 2.0), "standard": (8, 3.0), "strong": (24, 3.0)}
+"""Candidates and steering by the name of a strength, for models that can be steered towards soft keys (docs/soft.md)."""
 _MAX_SENTENCES = 10_000
 _MAX_TOKENS = 1_000_000
 
@@ -52,6 +54,35 @@ def candidates_for(strength: str | None, candidates: int | None, default: int = 
             f"give either a strength or a number of candidates, not both; {strength} means {STRENGTHS[strength]} candidates"
         )
     return STRENGTHS[strength]
+
+
+def candidates_and_steering(
+    strength: str | None, candidates: int | None, steering: float | None, default: int, *, steerable: bool
+) -> tuple[int, float]:
+    """Returns the number of candidates and the steering that were asked for; without a word, those of the standard strength.
+
+    Args:
+        default: The candidates of the scheme for a model that is not steered.
+        steerable: Whether the model can be steered towards the key.
+
+    Example:
+        >>> candidates_and_steering(None, None, None, 64, steerable=True)
+        (8, 3.0)
+        >>> candidates_and_steering(None, None, None, 64, steerable=False)
+        (64, 0.0)
+        >>> candidates_and_steering(None, 32, None, 64, steerable=True)
+        (32, 0.0)
+    """
+    if steering and not steerable:
+        raise AlimarkError(
+            "this model cannot be steered towards this key; leave out the steering, and more candidates give the same strength"
+        )
+    if steering is not None and strength is not None:
+        raise AlimarkError("give either a strength or candidates and steering; a strength stands for both")
+    if candidates is not None or steering is not None or not steerable:
+        return candidates_for(strength, candidates, STEERED["standard"][0] if steering else default), steering or 0.0
+    candidates_for(strength, None)  # raises an error for an unknown strength
+    return STEERED[strength or "standard"]
 
 
 @dataclass(frozen=True)
@@ -166,7 +197,7 @@ class GenerateOptions(TypedDict, total=False):
     tokens: int | None
     candidates: int | None
     strength: Strength | None
-    steering: float
+    steering: float | None
     seed: int | None
     sampling: Sampling | None
     prompt_style: PromptStyle

@@ -1,11 +1,11 @@
 """Steering: a bias on the model's tokens towards sentences that carry the next block.
 
-Of a few words one knows what they add to a sentence's embedding: `word_vectors.npz` holds it for the directions of an embedder's
-table. It was learned by tools/word_vectors.py from how the sentences differ that a model wrote after the same context; no key and
-no model's vocabulary is involved. When texts are written, the words become tokens of the model's vocabulary, and each
-token's score is raised by how much it moves a sentence along the block's direction, times a strength. So more of the
-candidates lie where the block is, and fewer of them are needed. Keys, detection and the choice among candidates stay as
-they are, so all p-values stay valid.
+`word_vectors.npz` says what each of the most frequent words adds to a sentence's projections on the directions of an
+embedder's table. It was learned by tools/word_vectors.py from how sentences differ that a model wrote after the same context;
+neither a key nor a model's vocabulary is involved. When texts are written, the words become tokens of the model. The score of
+each token is raised by how much it moves a sentence along the direction of its block, times a strength. So more of the
+candidates lie where the block is, and fewer of them are needed. Keys, detection and the choice among candidates stay as they
+are, so all p-values stay valid.
 
 A bias is linear in the secret direction of a block. Who sees many of them can forge the mark, so they stay in this process, or
 go to a server that the user has declared trusted.
@@ -17,18 +17,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from alimark.core.keys.projection import table_of
-from alimark.core.llm.base import TakesBias
+from alimark.core.llm.base import LLM, TakesBias
+from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
     from alimark.core._util.arrays import Floats
     from alimark.core.keys.key import Key
-    from alimark.core.llm.base import LLM, TokenBias
+    from alimark.core.llm.base import TokenBias
 
 FILE = Path(__file__).with_name("word_vectors.npz")
 MOST = 2.0
@@ -55,7 +58,9 @@ class WordVectors:
             if f"{digest}/words" not in content:
                 return None
             words = content[f"{digest}/words"].tobytes().decode().split("\n")
-            rows = content[f"{digest}/rows"].astype(np.float32) * content[f"{digest}/scales"].astype(np.float32)[:, None]
+            rows = (
+                content[f"{digest}/rows"].astype(np.float32) * content[f"{digest}/scales"].astype(np.float32)[:, None]
+            )
             return cls(tuple(words), rows, content[f"{digest}/counts"].astype(np.float32))
 
     def arrays(self, digest: str) -> dict[str, NDArray[np.generic]]:
@@ -80,16 +85,14 @@ class TokenVectors:
     """The most tokens that can have a bias."""
 
     @classmethod
-    def of(cls, words: WordVectors, llm: TakesBias) -> Self | None:
-        """The vectors of a model's tokens; None if words cannot be told apart in its tokens.
+    def of(cls, words: WordVectors, llm: TakesBias) -> Self:
+        """The vectors of a model's tokens.
 
         A word that is one token gives the token its vector. The first token of longer words gets the mean of the words that
         begin with it, by frequency, and each further token an equal part of what then is missing.
         """
         spelled = [" " + word for word in words.words] + [" " + word.capitalize() for word in words.words]
         tokens = _tokens_of(llm, spelled)
-        if tokens is None:
-            return None
         size = 1 + max(token for ids in tokens for token in ids)
         rows, counts = np.tile(words.rows, (2, 1)), np.tile(words.counts, 2)
         first = _means(size, [ids[0] for ids in tokens], rows, counts)
@@ -108,51 +111,70 @@ class TokenVectors:
 
         Words get as much less as the bias makes all of them likelier together: otherwise fewer sentences would end.
         """
-        bias = np.clip(strength * (self.rows @ direction.astype(np.float32)), -MOST, MOST)
-        bias[self.counts > 0] -= np.log(np.average(np.exp(bias), weights=self.counts))
-        if self.limit is not None and self.limit < len(bias):
-            bias[np.argpartition(-np.abs(bias), self.limit)[self.limit :]] = 0
+        bias: TokenBias = np.clip(strength * (self.rows @ direction.astype(np.float32)), -MOST, MOST)
+        if self.limit is None:
+            bias[self.counts > 0] -= np.log(np.average(np.exp(bias), weights=self.counts))
+        elif self.limit < len(bias):  # those that change most of what is written
+            bias[np.argpartition(-(bias**2) * self.counts, self.limit)[self.limit :]] = 0
         return bias
 
 
-class Steering:
-    """What steers one model towards the blocks of keys; the vectors of its tokens are made once for each table of directions.
+_KNOWN: WeakKeyDictionary[LLM, dict[str, TokenVectors]] = WeakKeyDictionary()
+_lock = Lock()
+
+
+def steerable(llm: LLM, key: Key) -> bool:
+    """Whether a model can be steered towards the blocks of a key, and may be: biases must stay where the key may be known.
 
     Example:
         >>> from alimark import Key
         >>> from alimark.testing import StandInEmbedder, StandInLLM
-        >>> steering = Steering(StandInLLM())
-        >>> steering.vectors(Key.generate(embedder=StandInEmbedder(), secret=bytes(32))) is None
-        True
+        >>> steerable(StandInLLM(), Key.generate(embedder=StandInEmbedder(), secret=bytes(32)))
+        False
     """
-
-    def __init__(self, llm: LLM) -> None:
-        self._llm = llm
-        self._vectors: dict[str, TokenVectors | None] = {}
-
-    def vectors(self, key: Key) -> TokenVectors | None:
-        """The vectors for a key; None where the model cannot be steered towards its blocks, or must not be."""
-        table = table_of(key)
-        if table is None or not isinstance(self._llm, TakesBias) or not self._llm.bias_stays_here:
-            return None
-        if table.digest not in self._vectors:
-            words = WordVectors.of(table.digest)
-            self._vectors[table.digest] = None if words is None else TokenVectors.of(words, self._llm)
-        return self._vectors[table.digest]
+    table = table_of(key) if key.embedder else None
+    return (
+        table is not None
+        and isinstance(llm, TakesBias)
+        and llm.bias_stays_here
+        and WordVectors.of(table.digest) is not None
+    )
 
 
-def _tokens_of(llm: TakesBias, words: Sequence[str]) -> list[list[int]] | None:
-    """The tokens of each word, all asked for in one call; None if line breaks do not stand as tokens of their own."""
-    line_break = llm.encode("a\nb")[1:-1]
-    if len(line_break) != 1:
-        return None
+def token_vectors(llm: LLM, key: Key) -> TokenVectors:
+    """What steers a model towards the blocks of a key, made once for a model and a table of directions.
+
+    Raises:
+        AlimarkError: The model cannot be steered towards this key.
+    """
+    table = table_of(key)
+    words = None if table is None or not steerable(llm, key) else WordVectors.of(table.digest)
+    if table is None or words is None:
+        raise AlimarkError(
+            f"{llm.name} cannot be steered towards this key; leave out the steering and take more candidates"
+        )
+    assert isinstance(llm, TakesBias)
+    with _lock:
+        known = _KNOWN.setdefault(llm, {})
+        if table.digest not in known:
+            known[table.digest] = TokenVectors.of(words, llm)
+        return known[table.digest]
+
+
+def _tokens_of(llm: TakesBias, words: Sequence[str]) -> list[list[int]]:
+    """The tokens of each word, all asked for in one call: in every known tokenizer a line break is a token of its own."""
+    line_break = llm.encode("a\nb")[-2]
     parts: list[list[int]] = [[]]
     for token in llm.encode("\n".join(words)):
-        if token == line_break[0]:
+        if token == line_break:
             parts.append([])
         else:
             parts[-1].append(token)
-    return parts if len(parts) == len(words) and all(parts) else None
+    if len(parts) != len(words) or not all(parts):
+        raise AlimarkError(
+            "the tokens of this model join words over line breaks, so it cannot be steered; leave out the steering"
+        )
+    return parts
 
 
 def _means(

@@ -56,8 +56,7 @@ def in_table(key: Key, target: Floats) -> Floats:
     table = table_of(key)
     assert table is not None
     direction = target @ key.vectors(table.rows.shape[1])
-    coordinates: Floats = np.linalg.lstsq(table.rows.T, direction, rcond=None)[0]
-    return coordinates
+    return np.asarray(np.linalg.lstsq(table.rows.T, direction, rcond=None)[0], np.float64)
 
 
 def table_of(key: Key) -> DirectionTable | None:

@@ -62,6 +62,11 @@ class AliMark(SentenceWatermark[AlignedDetection]):
         rule = AdaptiveBlockRule if AdaptiveBlockRule.pays(key, settings) else BlockRule
         return rule(key, settings, origin)
 
+    def steerable(self, llm: LLM) -> bool:
+        from alimark.core.generation.steering import steerable
+
+        return self.key.soft and steerable(llm, self.key)
+
     @overload
     def rewrite(self, text: str, llm: LLM, **options: Unpack[_RewriteOptions]) -> Rewriting: ...
 

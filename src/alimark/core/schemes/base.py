@@ -20,7 +20,7 @@ from alimark.core.generation.settings import (
     GenerateOptions,
     GenerationSettings,
     Prompt,
-    candidates_for,
+    candidates_and_steering,
 )
 from alimark.core.keys.key import Key
 from alimark.core.llm.base import Sampling
@@ -144,7 +144,8 @@ class Watermark(ABC, Generic[SomeDetection_co]):
             tokens: How many tokens to write instead, for schemes that mark tokens.
             candidates: How many candidates are sampled for a sentence (`GenerationSettings`); by default that of the scheme.
                 Schemes that mark tokens sample a text once.
-            strength: `light`, `standard` or `strong`: a name for a number of candidates, instead of `candidates`.
+            strength: `light`, `standard` (the default) or `strong`: a name for candidates and steering, instead of both.
+            steering: How strongly the model is steered towards the key (docs/soft.md); 0 with `candidates` alone.
             seed: Makes the text repeatable. The i-th of several prompts gets the seed `seed + i`.
             sampling: Temperature, top-p and the like, and whether the model may end its text (`may_end`). By default it may
                 with `prompt_style="chat"`, unless the scheme marks tokens; texts then end where the model ends them.
@@ -172,7 +173,7 @@ class Watermark(ABC, Generic[SomeDetection_co]):
             >>> [generation.seed for generation in two]
             [1, 2]
         """
-        settings = self._generation_settings(options)
+        settings = self._generation_settings(options, llm)
         seed, payload, progress = options.get("seed"), options.get("payload"), options.get("progress")
         key = None if payload is None else self.key.carrying(payload)
         texts = [prompt] if isinstance(prompt, str) else prompt
@@ -182,16 +183,25 @@ class Watermark(ABC, Generic[SomeDetection_co]):
         generations = in_order(self.generate_many(prompts, llm, settings, batch=batch, progress=step))
         return generations[0] if isinstance(prompt, str) else generations
 
-    def _generation_settings(self, options: GenerateOptions) -> GenerationSettings:
+    def steerable(self, llm: LLM) -> bool:
+        """Whether texts under the key are steered by default: those of soft keys, by models that can be steered."""
+        return False
+
+    def _generation_settings(self, options: GenerateOptions, llm: LLM) -> GenerationSettings:
         check_names("generation", options, GenerateOptions.__annotations__)
         style, tokens = options.get("prompt_style", "continue"), options.get("tokens")
         if tokens is not None and not self.by_token:
             raise AlimarkError(
                 f"the length of a text marked by {self.scheme} is a number of sentences; give `sentences`"
             )
-        count = candidates_for(options.get("strength"), options.get("candidates"), self.candidates)
+        count, steering = candidates_and_steering(
+            options.get("strength"), options.get("candidates"), options.get("steering"), self.candidates,
+            steerable=self.steerable(llm),
+        )  # fmt: skip
         sampling = options.get("sampling") or Sampling(may_end=style == "chat" and not self.by_token)
-        return GenerationSettings(options.get("sentences", 12), count, sampling, prompt_style=style, tokens=tokens)
+        return GenerationSettings(
+            options.get("sentences", 12), count, sampling, prompt_style=style, tokens=tokens, steering=steering
+        )
 
     @abstractmethod
     def generate_many(
@@ -326,7 +336,7 @@ class SentenceWatermark(Watermark[SomeDetection_co]):
 
         from alimark.core.generation.session import Session
 
-        settings, key = self._generation_settings(options), self.key.carrying(options.get("payload"))
+        settings, key = self._generation_settings(options, llm), self.key.carrying(options.get("payload"))
         scheduler = await asyncio.to_thread(self._scheduler, llm)  # the embedder may have to be loaded
         session = Session(
             prompt, key, settings, rule=self.sentence_rule, seed=options.get("seed"), progress=options.get("progress")

@@ -120,7 +120,7 @@ def test_a_bias_is_capped_and_leaves_words_as_likely_as_before() -> None:
 
 
 def test_each_block_of_each_key_has_its_own_bias_and_quotations_have_none() -> None:
-    def biases(key: Key, llm: Steerable) -> list[np.ndarray]:  # type: ignore[type-arg]
+    def biases(key: Key, llm: Steerable) -> list[np.ndarray]:
         session = Session("It was late.", key, GenerationSettings(12, 4, steering=3.0), rule=rule_for, seed=1)
         found = []
         for _ in range(12):

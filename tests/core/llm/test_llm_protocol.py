@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from stories import never_over, sentence_over
 
 from alimark import Generation, Key
 from alimark.core.generation.api import GenerationSettings, Prompt, generate_many
-from alimark.core.llm.base import LLM, Draw, Message, Request, Sampling
+from alimark.core.llm.base import LLM, Draw, Message, Request, Sampling, TakesBias
 from alimark.core.schemes.registry import rule_for
 from alimark.errors import ContextFull
 from alimark.testing import StandInEmbedder, StandInLLM
@@ -107,6 +112,25 @@ class Promises:
             assert all("Paris" in draw.text for draw in answers)
 
     knows_france = False
+
+    def test_a_bias_makes_a_token_frequent_where_the_engine_takes_one(self, llm: LLM) -> None:
+        asked, wide = Request(CONTEXT, 6, 7), Sampling(1.5, 1.0, 1.0, max_tokens=16)
+        [plain] = llm.draw([asked], wide, never_over)
+        if not isinstance(llm, TakesBias):
+            assert llm.draw([replace(asked, bias=np.full(10, -50.0, np.float32))], wide, never_over) == [plain]
+            return
+        assert llm.bias_stays_here
+        assert llm.bias_limit is None
+
+        def tokens(draws: Sequence[Draw]) -> list[int]:  # of whole characters
+            return [token for draw in draws for token in llm.encode(draw.text.replace("\ufffd", ""))]
+
+        token = Counter(tokens(plain)).most_common(1)[0][0]
+        bias = np.zeros(token + 1, np.float32)
+        bias[token] = 12.0
+        # Requests with and without a bias, side by side.
+        biased, beside = llm.draw([replace(asked, bias=bias), asked], wide, never_over)
+        assert tokens(biased).count(token) > 2 * max(tokens(draws).count(token) for draws in (plain, beside))
 
     def test_an_engine_says_what_it_can_do(self, llm: LLM) -> None:
         assert llm.name

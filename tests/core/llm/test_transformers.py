@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
@@ -67,6 +68,18 @@ def test_the_law_is_that_of_transformers_own_processors(sampling: Sampling, spre
         shares = torch.bincount(tokens, minlength=50) / draws
         assert not (shares[expected[row] == 0] > 0).any()
         torch.testing.assert_close(shares, expected[row], atol=0.015, rtol=0)
+
+
+def test_a_bias_acts_inside_top_p() -> None:
+    logits = torch.tensor([[4.0, 3.0, 2.0, -3.0, -4.0]]).repeat(2, 1)
+    sampling = Sampling(0.5, 0.9, 1.0)
+    biases = torch.tensor([[0.0] * 5, [0.0, 1.0, 0.0, 30.0, 0.0]])
+    plain = token_sampling.scores(logits, torch.zeros((2, 1), dtype=torch.long), sampling)
+    law = torch.softmax(token_sampling.biased(plain, biases, torch.tensor([0, 1]), sampling), dim=1)
+    expected = expected_law(logits, torch.zeros((2, 1), dtype=torch.long), sampling)
+    torch.testing.assert_close(law[0], expected[0])
+    assert law[1, 3] == 0, "no bias makes a token possible that lies outside"
+    assert law[1, 1] / law[1, 0] == pytest.approx(float(expected[1, 1] / expected[1, 0]) * math.exp(1 / 0.5), rel=1e-4)
 
 
 def test_the_law_of_a_large_vocabulary(tiny: Any) -> None:

@@ -114,7 +114,7 @@ class Promises:
     knows_france = False
 
     def test_a_bias_makes_a_token_frequent_where_the_engine_takes_one(self, llm: LLM) -> None:
-        asked, wide = Request(CONTEXT, 6, 7), Sampling(1.5, 1.0, 1.0, max_tokens=16)
+        asked, wide = Request(CONTEXT, 6, 7), Sampling(0.7, 1.0, 1.0, max_tokens=16)
         [plain] = llm.draw([asked], wide, never_over)
         if not isinstance(llm, TakesBias):
             assert llm.draw([replace(asked, bias=np.full(10, -50.0, np.float32))], wide, never_over) == [plain]

@@ -52,7 +52,7 @@ CandidatesOption = Annotated[
 SteeringOption = Annotated[
     float | None,
     typer.Option(
-        help="How strongly the model is steered towards the key, instead of --strength: 0 for not at all, 3 as for standard. "
+        help="How strongly the model is steered towards the key, instead of --strength: 0 for not at all, 2.5 as for standard. "
         "A steered model needs fewer candidates (docs/soft.md).",
         show_default="0 with --candidates",
     ),

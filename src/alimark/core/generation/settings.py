@@ -26,7 +26,7 @@ STRENGTHS: Mapping[str, int] = {"light": 16, "standard": DEFAULT_CANDIDATES, "st
 """Candidates for each sentence, by the name of a strength. Tokens grow in proportion to candidates; docs/soft.md shows how
 the share of texts found grows with them."""
 MOST_STEERING = 30.0
-STEERED: Mapping[str, tuple[int, float]] = {"light": (4, 2.0), "standard": (8, 3.0), "strong": (24, 3.0)}
+STEERED: Mapping[str, tuple[int, float]] = {"light": (4, 2.5), "standard": (8, 2.5), "strong": (24, 2.5)}
 """Candidates and steering by the name of a strength, for models that can be steered towards soft keys (docs/soft.md)."""
 _MAX_SENTENCES = 10_000
 _MAX_TOKENS = 1_000_000
@@ -67,7 +67,7 @@ def candidates_and_steering(
 
     Example:
         >>> candidates_and_steering(None, None, None, 64, steerable=True)
-        (8, 3.0)
+        (8, 2.5)
         >>> candidates_and_steering(None, None, None, 64, steerable=False)
         (64, 0.0)
         >>> candidates_and_steering(None, 32, None, 64, steerable=True)

@@ -45,7 +45,7 @@ class Settings(BaseModel):
     strength: Literal["light", "standard", "strong"] | None = None
     """How strong marks are, in place of `candidates` and `steering`; `standard` where none of them is given. Clients cannot
     change it: with a single candidate a text would have no watermark."""
-    candidates: PositiveFloatInt | None = None
+    candidates: PositiveInt | None = None
     """Candidates for each sentence."""
     steering: NonNegativeFloat | None = None
     """How strongly the model is steered towards keys; 0 for not at all."""

@@ -15,7 +15,7 @@ import pytest
 
 from alimark import Key
 from alimark.core.frozen.text.splitting import splitter
-from alimark.core.generation.settings import STRENGTHS
+from alimark.core.generation.settings import STEERED, STRENGTHS
 from alimark.core.llm.base import Draw
 from alimark.testing import StandInEmbedder, StandInLLM
 from commands import Run
@@ -71,7 +71,9 @@ def test_a_strength_names_a_number_of_candidates(run: Run, key_file: Path) -> No
 @pytest.mark.parametrize("verb", ["generate", "rewrite"])
 def test_the_help_names_the_candidates_of_each_strength(run: Run, verb: str) -> None:
     text = " ".join(run(verb, "--help").out.replace("│", " ").split())
-    assert all(f"{strength}: {candidates} " in text for strength, candidates in STRENGTHS.items())
+    candidates = {strength: steered for strength, (steered, _) in STEERED.items()} if verb == "generate" else STRENGTHS
+    assert all(f"{strength}: {count}" in text for strength, count in candidates.items())
+    assert verb == "rewrite" or "{}, {} and {} candidates".format(*STRENGTHS.values()) in text
 
 
 def test_many_prompts_resume_by_id(run: Run, key_file: Path, tmp_path: Path) -> None:

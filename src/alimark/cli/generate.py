@@ -126,8 +126,8 @@ def generate(
         raise AlimarkError("give a key with -k, or --unmarked to write without one")
     if len(llm) > 1 and (engine == "plain" or replicas):
         raise AlimarkError("several --llm are the replicas of --engine ray, one each; add it, and leave out --replicas")
-    how = (temperature, top_p, repetition_penalty, may_end)
-    settings_for = partial(_settings, sentences, (strength, candidates, steering), how, prompt_style, tokens)
+    chosen, how = (strength, candidates, steering), (temperature, top_p, repetition_penalty, may_end)
+    settings_for = partial(_settings, sentences, chosen, how, prompt_style, tokens)
     settings_for(None, None)  # mistakes are reported before anything is loaded
     mark = _load_mark(key, payload, embedder=engine == "plain")
     if input_file is not None and output is not None:
@@ -136,9 +136,7 @@ def generate(
     elif engine != "plain":
         raise AlimarkError("--engine ray writes many texts: give --input and --output")
     else:
-        text = _read_prompt(prompt or "")
-        stream = None if as_json else _Stream()
-        model = loading.load_llm(llm[0])
+        text, stream, model = _read_prompt(prompt or ""), None if as_json else _Stream(), loading.load_llm(llm[0])
         generation = write_one(mark, model, text, settings_for(mark, model), seed, stream=stream)
         _print_generation(generation, stream, mark.key if mark else None)
 

@@ -261,11 +261,7 @@ def test_an_unexpected_error_is_one_documents_own() -> None:
 
 
 def test_the_pool_of_one_process() -> None:
-    class Worker:
-        def work(self, job: int) -> Any:
-            yield from range(job)
-
-    pool: LocalPool[int] = LocalPool(Worker())
+    pool: LocalPool[int] = LocalPool(lambda job: iter(range(job)))
     for job in (2, 0):
         pool.give(job)
     assert list(pool.run()) == [(2, 0), (2, 1), (2, Ended()), (0, Ended())]

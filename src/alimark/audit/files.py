@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 from fsspec.implementations.local import LocalFileSystem
@@ -95,14 +96,14 @@ class CorpusDocument:
         return RecordError(f"the record has no `{field}`, or one that is not a string")
 
 
-def arrow() -> Any:
+def arrow() -> ModuleType:
     """The pyarrow library."""
     try:
         import pyarrow.parquet
-
-        return pyarrow
     except ImportError:
         raise MissingExtra("pyarrow", "ray") from None
+    library: ModuleType = pyarrow
+    return library
 
 
 def file_system(location: str) -> tuple[FileSystem, str]:

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 from alimark.errors import AlimarkError, MissingExtra
 
 PoolJob = TypeVar("PoolJob")
-WorkerMessage = Any
+WorkerMessage = object
 """What a worker yields: any object that can be pickled."""
 Builder = Callable[..., object]
 """Makes a worker that may use `threads` cores; a `guarded` worker ends its process if a document takes too long."""
@@ -45,8 +45,9 @@ class Died:
 class LocalPool(Generic[PoolJob]):
     """A queue whose jobs this process does, one after the other."""
 
-    def __init__(self, worker: Any) -> None:
-        self._worker = worker
+    def __init__(self, work: Callable[[PoolJob], Iterator[WorkerMessage]]) -> None:
+        """`work` is the method of the worker, a generator of messages."""
+        self._work = work
         self._jobs: deque[PoolJob] = deque()
 
     def give(self, job: PoolJob) -> None:
@@ -57,7 +58,7 @@ class LocalPool(Generic[PoolJob]):
         """Work until the queue is empty; yield each job with its messages."""
         while self._jobs:
             job = self._jobs.popleft()
-            for message in self._worker.work(job):
+            for message in self._work(job):
                 yield job, message
             yield job, Ended()
 

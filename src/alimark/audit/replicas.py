@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-from alimark.audit.pool import Builder, Cluster, Died, Ended, RayPool
+from alimark.audit.pool import Builder, Cluster, Died, RayPool
 from alimark.core._util.json_types import JsonObject
 from alimark.core.embedding.loading import load_embedder
 from alimark.core.generation.api import Finished, GenerationSettings, Prompt
@@ -78,7 +78,7 @@ class Replicas:
             if isinstance(message, Died):
                 self.deaths += 1
                 yield from self._after(share, message, finished, deaths)
-            elif not isinstance(message, Ended):
+            elif isinstance(message, tuple):  # all messages but Ended
                 finished.add(message[0])
                 yield message
 

@@ -179,7 +179,7 @@ class _AuditRun:
     def pool(self) -> LocalPool[Work] | RayPool[Work]:
         """The workers; they are kept for all steps of the run."""
         if self.cluster is None:
-            return LocalPool(self.worker)
+            return LocalPool(self.worker.work)
         pool: RayPool[Work] = RayPool([partial(Worker, self.audit)], self.cluster)
         self.stack.callback(pool.close)
         return pool

@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,14 +91,13 @@ class Audit:
 
     @classmethod
     def of(
-        cls, keys: Sequence[Key], inputs: Sequence[str], output: str, settings: RandomKeys, draws: int | None = None,
-        **more: Any,
+        cls, keys: Sequence[Key], inputs: Sequence[str], output: str, settings: RandomKeys, draws: int | None = None
     ) -> Audit:  # fmt: skip
         """An audit whose tests stop early, so that many random keys cost little; `draws` is the number that the user chose."""
         settings = replace(
             settings, draws=max(draws or FIRST_DRAWS, settings.draws), stop_after=settings.stop_after or STOP_AFTER
         )
-        return cls(tuple(map(Sealed, keys)), tuple(inputs), output, settings, **more)
+        return cls(tuple(map(Sealed, keys)), tuple(inputs), output, settings)
 
 
 @dataclass(frozen=True)

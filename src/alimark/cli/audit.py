@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -114,9 +115,9 @@ def audit(
 
     keys = load_keys(key)
     settings = options.search_settings(keys, fpr, excerpt, restructure, llm, variants, draws, tail, null, precision)
-    task = Audit.of(
-        keys, [*(inputs or []), *(more_inputs or [])], output or "", settings, draws, fpr=fpr, fdr=fdr, by=by, device=device,
-        first_pass=_first_pass(first_pass, keys, llm), text_field=text_field, block_bytes=block_size << 10,
+    task = replace(
+        Audit.of(keys, [*(inputs or []), *(more_inputs or [])], output or "", settings, draws), fpr=fpr, fdr=fdr, by=by,
+        device=device, first_pass=_first_pass(first_pass, keys, llm), text_field=text_field, block_bytes=block_size << 10,
         max_document=max_document << 20, time_limit=time_limit, cache=cache,
     )  # fmt: skip
     _run_audit(task, _cluster(engine, address, workers, worker_cpus, device), llm, as_json)

@@ -155,7 +155,7 @@ class Engine:
         self._stream = torch.cuda.Stream(layout.device) if self._cuda else None  # type: ignore[no-untyped-call]
         self._closed = False
         self._cancelled_some = False
-        self._readers = Readers()
+        self._readers: Readers[_Sequence] = Readers()
         atexit.register(_close, weakref.ref(self))
         self._reset()
 

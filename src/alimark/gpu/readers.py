@@ -6,22 +6,23 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Generic, TypeVar
 
 from alimark.core.llm.base import StopCondition
 from alimark.core.text.workers import worker_count
 from alimark.gpu.sequences import Over, SequenceTexts, Snapshot
 
-_Asked = list[tuple[Any, Snapshot]]
-"""Texts, each with what it belongs to, which comes back with its answer."""
-_Answer = tuple[_Asked, list[Over | None] | Exception]
-_Question = tuple[SequenceTexts, _Asked, SimpleQueue[_Answer]]
+Owner = TypeVar("Owner")
+"""What a text belongs to, which comes back with its answer."""
+_Asked = list[tuple[Owner, Snapshot]]
+_Answer = tuple[_Asked[Owner], list[Over | None] | Exception]
+_Question = tuple[SequenceTexts, _Asked[Owner], SimpleQueue[_Answer[Owner]]]
 """Texts to read, and where the answer goes."""
 
 _TOGETHER = 24  # texts of one call: few enough for all threads to have some, enough to be worth the call
 
 
-class Readers:
+class Readers(Generic[Owner]):
     """Reads texts in other threads, while one thread asks and takes the answers.
 
     Where there are worker processes, they do most of the reading. The threads are daemons: a pool of `concurrent.futures` would
@@ -29,7 +30,7 @@ class Readers:
     """
 
     def __init__(self) -> None:
-        self._questions: SimpleQueue[_Question | None] = SimpleQueue()
+        self._questions: SimpleQueue[_Question[Owner] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self.close = weakref.finalize(self, _end, self._questions, self._threads)
         """Ends the threads after what they are reading, which also happens once the object is no longer used."""
@@ -37,12 +38,12 @@ class Readers:
 
     def forget(self) -> None:
         """Drop all answers, those that are still to come included."""
-        self._answers: SimpleQueue[_Answer] = SimpleQueue()
+        self._answers: SimpleQueue[_Answer[Owner]] = SimpleQueue()
         self.open_calls = 0
 
-    def read(self, texts: SequenceTexts, snapshots: Sequence[tuple[Any, Snapshot]]) -> None:
+    def read(self, texts: SequenceTexts, snapshots: Sequence[tuple[Owner, Snapshot]]) -> None:
         """Begin to read texts."""
-        by_condition: dict[StopCondition, _Asked] = {}
+        by_condition: dict[StopCondition, _Asked[Owner]] = {}
         for owner, snapshot in snapshots:
             by_condition.setdefault(snapshot.stop, []).append((owner, snapshot))
         for group in by_condition.values():
@@ -55,7 +56,7 @@ class Readers:
                 self._threads.append(thread)
                 thread.start()
 
-    def answers(self, *, wait: bool) -> Iterator[tuple[Any, Over | None]]:
+    def answers(self, *, wait: bool) -> Iterator[tuple[Owner, Over | None]]:
         """The answers that have come; with `wait`, at least those of one call, if any is open."""
         while self.open_calls:
             try:
@@ -69,12 +70,12 @@ class Readers:
             yield from zip([owner for owner, _ in asked], found, strict=True)
 
 
-def _end(questions: SimpleQueue[_Question | None], threads: Sequence[threading.Thread]) -> None:
+def _end(questions: SimpleQueue[_Question[Owner] | None], threads: Sequence[threading.Thread]) -> None:
     for _ in threads:
         questions.put(None)
 
 
-def _answer(questions: SimpleQueue[_Question | None]) -> None:
+def _answer(questions: SimpleQueue[_Question[Owner] | None]) -> None:
     """The work of one thread."""
     while (question := questions.get()) is not None:
         texts, asked, answers = question

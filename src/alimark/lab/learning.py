@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ def check_options(scheme: str, learn: Callable[..., Fitted], options: Iterable[s
         raise AlimarkError(f"{scheme} has no option {unknown} of learning; it has: {', '.join(known)}")
 
 
-def called(scheme: str, function: Callable[..., T], options: Mapping[str, Any], *arguments: object) -> T:
+def called(scheme: str, function: Callable[..., T], options: Mapping[str, object], *arguments: object) -> T:
     """What a function of a scheme returns that learns or checks; raises AlimarkError where an option has a wrong value."""
     try:
         return function(*arguments, **options)

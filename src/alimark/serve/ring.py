@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from alimark.core.embedding.base import Embedder
 from alimark.core.frozen.parameters import CONVERSATION_RUNS, DEFAULT_DECISION
@@ -162,11 +161,12 @@ class Ring:
     # Changes
 
     def create(
-        self, embedder: str | Embedder, *, decision: str = DEFAULT_DECISION, offsets: int | None = None, payload_bits: int = 0,
-        **label: Any,
+        self, embedder: str | Embedder, *, tenant: str = "", model: str = "", decision: str = DEFAULT_DECISION,
+        offsets: int | None = None, payload_bits: int = 0, starts: float | None = None, ends: float | None = None,
     ) -> Label:  # fmt: skip
-        """Generates a key as `new_key` does, and adds it; `label` are the arguments of `add`."""
-        return self.add(new_key(embedder, decision=decision, offsets=offsets, payload_bits=payload_bits), **label)
+        """Generates a key as `new_key` does, and adds it as `add` does."""
+        key = new_key(embedder, decision=decision, offsets=offsets, payload_bits=payload_bits)
+        return self.add(key, tenant=tenant, model=model, starts=starts, ends=ends)
 
     def add(
         self, key: Key, *, tenant: str = "", model: str = "", starts: float | None = None, ends: float | None = None,

@@ -215,7 +215,7 @@ class Service:
                 raise outcome
         return cast(list[Result | AlimarkError], outcomes)
 
-    def timed_out(self, futures: Sequence[TimedFuture[Any]]) -> ApiError:
+    def timed_out(self, futures: Sequence[TimedFuture[Result]]) -> ApiError:
         """Returns the error for a request that took too long: because it asks for much, or because others were served."""
         most = self.settings.timeout
         if all(future.worked > most / 2 for future in futures if future.cancelled() or not future.done()):

@@ -137,7 +137,7 @@ class Attack(ABC):
         return cls(**chosen)
 
     @classmethod
-    def options(cls) -> dict[str, Field[Any]]:
+    def options(cls) -> dict[str, Field[SettingValue]]:
         """The fields that are settings, by name."""
         return {option.name: option for option in fields(cls) if "help" in option.metadata}  # type: ignore[arg-type]
 

@@ -20,7 +20,7 @@ import numpy as np
 from alimark import AliMark, Key
 from alimark.core.embedding.base import Embedder
 from alimark.core.generation.api import Generation, GenerationSettings, Prompt, default_batch, generate_many
-from alimark.core.generation.settings import STRENGTHS
+from alimark.core.generation.settings import candidates_and_steering
 from alimark.core.llm.base import LLM, Request, Sampling, count_tokens, never
 from alimark.core.schemes.registry import rule_for
 from generation import PROMPTS
@@ -29,6 +29,7 @@ from local_service import load_models
 COLUMNS = (
     "strength",
     "candidates",
+    "steering",
     "tokens a text",
     "sampled a text",
     "s a text",
@@ -45,10 +46,11 @@ def prompts(count: int, seed: int) -> list[Prompt]:
 
 
 def marked(
-    candidates: int, llm: LLM, embedder: Embedder, key: Key, options: argparse.Namespace, seed: int
+    chosen: tuple[int, float], llm: LLM, embedder: Embedder, key: Key, options: argparse.Namespace, seed: int
 ) -> tuple[list[Generation], float]:
     """The texts of a row and their seconds."""
-    settings = GenerationSettings(options.sentences, candidates)
+    candidates, steering = chosen
+    settings = GenerationSettings(options.sentences, candidates, steering=steering)
     wanted, batch = prompts(options.count, seed), min(options.count, options.batch or default_batch(llm))
     started = time.perf_counter()
     results = [text for _, text in generate_many(wanted, key, embedder, llm, settings, rule=rule_for, batch=batch)]
@@ -77,6 +79,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=4, help="texts of each row")
     parser.add_argument("--sentences", type=int, default=12)
     parser.add_argument("--strengths", default="light,standard,strong")
+    parser.add_argument("--unsteered", action="store_true", help="as for a model that cannot be steered")
     parser.add_argument("--batch", type=int, help="texts at a time")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
@@ -87,18 +90,20 @@ def main() -> None:
     print(f"| {' | '.join(COLUMNS)} |\n| --- |{' ---: |' * (len(COLUMNS) - 1)}", flush=True)
     runs = 2 if options.device == "cuda" else 1
     for strength in options.strengths.split(","):
+        steerable = mark.steerable(llm) and not options.unsteered
+        chosen = candidates_and_steering(strength, None, None, mark.candidates, steerable=steerable)
         for run in range(runs):
             seed = options.seed + 1000 * run
-            texts, seconds = marked(STRENGTHS[strength], llm, embedder, key, options, seed)
+            texts, seconds = marked(chosen, llm, embedder, key, options, seed)
             tokens = written(texts, llm)
             plain_seconds = plain(round(tokens), llm, options, seed)
         sampled, detections = sum(text.tokens for text in texts), mark.detect([text.text for text in texts])
         found = sum(detection.p_value <= 0.01 for detection in detections)
         score = np.median([detection.score for detection in detections])
         print(
-            f"| {strength} | {STRENGTHS[strength]} | {tokens:.0f} | {sampled / len(texts):,.0f} | {seconds / len(texts):.2f} "
+            f"| {strength} | {chosen[0]} | {chosen[1]:g} | {tokens:.0f} | {sampled / len(texts):,.0f} | {seconds / len(texts):.2f} "
             f"| {seconds / plain_seconds:.1f} | {sampled / seconds:,.0f} | {found} of {len(texts)} | {score:.1f} |\n"
-            f"| plain | | {tokens:.0f} | {tokens:.0f} | {plain_seconds / len(texts):.2f} | 1 "
+            f"| plain | | | {tokens:.0f} | {tokens:.0f} | {plain_seconds / len(texts):.2f} | 1 "
             f"| {tokens * len(texts) / plain_seconds:,.0f} | | |",
             flush=True,
         )

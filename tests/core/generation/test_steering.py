@@ -186,6 +186,21 @@ def test_strengths_are_steered_where_that_is_possible() -> None:
     assert hard._generation_settings({}, Steerable()).steering == 0
 
 
+def test_a_single_bias_gives_its_direction_away() -> None:
+    """What docs/threat-model.md says: words and their vectors are public, so least squares solve for the direction."""
+    table = table_of(KEY)
+    assert table is not None
+    words = WordVectors.of(table.digest)
+    assert words is not None
+    vectors = TokenVectors.of(words, Steerable())
+    direction = in_table(KEY, targets(KEY, 1)[0])
+    bias = vectors.bias(direction, 2.5)
+    known = vectors.counts > 0
+    columns = np.column_stack([vectors.rows[known], np.ones(known.sum())])  # the last one: what all words get less
+    guess = np.linalg.lstsq(columns, bias[known], rcond=None)[0][:-1]
+    assert guess @ direction / np.linalg.norm(guess) / np.linalg.norm(direction) > 0.98
+
+
 def test_a_bias_is_in_no_repr() -> None:
     request = Request("It was late.", 1, 0, bias=np.full(3, 0.125, np.float32))
     assert "bias" not in repr(request)

@@ -101,7 +101,8 @@ def main() -> None:
         found = sum(detection.p_value <= 0.01 for detection in detections)
         score = np.median([detection.score for detection in detections])
         print(
-            f"| {strength} | {chosen[0]} | {chosen[1]:g} | {tokens:.0f} | {sampled / len(texts):,.0f} | {seconds / len(texts):.2f} "
+            f"| {strength} | {chosen[0]} | {chosen[1]:g} | {tokens:.0f} | {sampled / len(texts):,.0f} "
+            f"| {seconds / len(texts):.2f} "
             f"| {seconds / plain_seconds:.1f} | {sampled / seconds:,.0f} | {found} of {len(texts)} | {score:.1f} |\n"
             f"| plain | | | {tokens:.0f} | {tokens:.0f} | {plain_seconds / len(texts):.2f} | 1 "
             f"| {tokens * len(texts) / plain_seconds:,.0f} | | |",

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("httpx")
@@ -13,7 +14,7 @@ pytest.importorskip("httpx")
 from stories import ANY, ASKED, CONTEXT, connect, draw, never_over, numbered, teller, words_of
 
 from alimark.core.llm import load_llm
-from alimark.core.llm.base import Message, Request, Sampling
+from alimark.core.llm.base import Message, Request, Sampling, TakesBias
 from alimark.core.llm.openai import OpenAI
 from alimark.errors import LLMError
 from fake_server import Fake, Reply, Seen
@@ -334,6 +335,44 @@ class TestVllm:
         with connect(fake, dialect="sglang") as llm:
             assert len({one.text for one in draw(llm, 4)}) == 4
         assert len(fake.seen) == 4
+
+
+class TestBias:
+    biased = Request(CONTEXT, 1, 1, bias=np.array([0, 0.25, 0, -1.5], np.float32))
+
+    @pytest.mark.parametrize(("dialect", "field"), [("vllm", "prompt"), ("sglang", "prompt"), ("llama.cpp", "content")])
+    def test_a_trusted_server_gets_it(self, fake: Fake, dialect: Any, field: str) -> None:
+        llama = {"index": 0, "content": " So", "tokens": [5], "stop_type": "word", "stopping_word": ". "}
+        tell = teller(CONTEXT + " So. ")
+        fake.answer = lambda seen: Reply({"tokens": [7, 8]}) if "tokenize" in seen.path else tell(seen)
+        if dialect == "llama.cpp":
+            fake.answer = lambda seen: Reply({"tokens": [7, 8]} if "tokenize" in seen.path else llama)
+        with connect(fake, dialect=dialect, trusted=True) as llm:
+            assert isinstance(llm, TakesBias)
+            assert llm.bias_stays_here
+            assert llm.encode("a\nb") == [7, 8]
+            llm.draw([self.biased], ANY, lambda text: True)
+        assert fake.seen[0].path == "/tokenize"
+        assert fake.seen[0].body[field] == "a\nb"
+        sent = fake.seen[1].body["logit_bias"]
+        assert {int(token): value for token, value in dict(sent).items()} == {1: 0.25, 3: -1.5}
+
+    @pytest.mark.parametrize(("dialect", "trusted"), [("vllm", False), ("llama.cpp", False), ("openai", True)])
+    def test_no_other_server_does(self, fake: Fake, dialect: Any, trusted: bool) -> None:
+        llama = {"index": 0, "content": " So", "tokens": [5], "stop_type": "word", "stopping_word": ". "}
+        fake.answer = (lambda seen: Reply(llama)) if dialect == "llama.cpp" else teller(CONTEXT + " So. ")
+        with connect(fake, dialect=dialect, trusted=trusted) as llm:
+            assert not llm.bias_stays_here
+            llm.draw([self.biased], ANY, lambda text: True)
+        assert "logit_bias" not in fake.seen[0].body
+
+    def test_a_name_says_that_a_server_is_trusted(self, fake: Fake) -> None:
+        fake.models = {"data": [{"id": "some/model", "owned_by": "vllm"}]}
+        for engine, trusted in (("trusted", True), ("openai", False)):
+            llm = load_llm(f"{engine}:{fake.url}")
+            assert isinstance(llm, OpenAI)
+            assert llm.bias_stays_here is trusted
+            llm.close()
 
 
 class TestLlamaCppDialect:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("httpx")
@@ -28,6 +29,14 @@ class TestRealServer:
             assert isinstance(llm._dialect, _dialects.LlamaCppServer)
             assert llm._dialect._context == 512
             assert llm.name.endswith(".gguf")
+
+    def test_a_trusted_one_obeys_a_bias(self, server: str) -> None:
+        with OpenAI(server, trusted=True) as llm:
+            [token] = llm.encode(" river")
+            bias = np.zeros(token + 1, np.float32)
+            bias[token] = 30.0
+            [[one]] = llm.draw([Request("The old map was", 1, 1, bias=bias)], Sampling(max_tokens=6), never_over)
+        assert " river river" in one.text
 
     def test_a_wrong_key(self, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("ALIMARK_API_KEY", KEY)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from stories import never_over, sentence_over
 
@@ -199,6 +200,9 @@ def test_how_it_samples(llm: VLLM) -> None:
     assert {". ", "! ", ".\n"} <= set(one.stop)
     assert one.ignore_eos
     assert one.logit_bias == {END: -100.0, BEGIN: -100.0}
+    bias = np.array([0, 0.5], np.float32)
+    llm.draw([Request(CONTEXT, 1, 1, bias=bias), Request(CONTEXT, 1, 1)], Sampling(), sentence_over)
+    assert [params.logit_bias for params in Engine.made.calls[-1][1]] == [{1: 0.5, **one.logit_bias}, one.logit_bias]
     llm.draw([Request(CONTEXT, 1, 1)], Sampling(may_end=True), sentence_over)
     [free] = Engine.made.calls[-1][1]
     assert (free.ignore_eos, free.logit_bias) == (False, None)

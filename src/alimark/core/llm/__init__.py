@@ -42,6 +42,7 @@ ENGINES: Registry[Callable[..., LLM]] = Registry(
         "transformers": "alimark.core.llm:_transformers",
         "vllm": "alimark.core.llm:_vllm",
         "openai": "alimark.core.llm:_openai",
+        "trusted": "alimark.core.llm:_trusted",
         "stand-in": "alimark.testing:StandInLLM",  # needs no weights, for trying things out
     },
     error=LLMError,
@@ -54,7 +55,8 @@ def load_llm(name: str | Path = DEFAULT_LLM, /, **options: object) -> LLM:
 
     A GGUF file runs on llama.cpp, or on transformers if only that is installed; everything else runs on transformers. A prefix
     chooses the engine: "llama.cpp:", "transformers:" or "vllm:". "openai:http://host:port/v1#model" is a model on a server;
-    "#model" may be left out if the server has only one.
+    "#model" may be left out if the server has only one. "trusted:" in place of "openai:" says that the server may learn the
+    keys that texts are marked with, so that its model is steered.
 
     Args:
         name: A name in the model store, a path, a hub id, or "stand-in" for a model that needs no weights.
@@ -90,7 +92,7 @@ def check_llm(name: str) -> None:
     engine, colon, model = name.partition(":")
     if not _registered(engine, bool(colon)):
         engine, model = "", name
-    elif engine == "openai":
+    elif engine in _SERVERS:
         _openai(model, retries=0, timeout=10.0).close()
         return
     elif engine not in _ENGINES_OF_FILES:
@@ -124,12 +126,12 @@ def plain_name(llm: str) -> str:
 
 def is_served(llm: str) -> bool:
     """Whether a language model, by its name, runs on a server, so that this process needs no GPU for it."""
-    return llm.startswith("openai:")
+    return llm.startswith(tuple(f"{engine}:" for engine in _SERVERS))
 
 
 def may_give_next_tokens(llm: str) -> bool:
     """Whether a language model may offer its next tokens (`base.OffersNextTokens`), as far as its name tells."""
-    return llm.partition(":")[0] not in ("openai", "vllm", "stand-in")
+    return llm.partition(":")[0] not in (*_SERVERS, "vllm", "stand-in")
 
 
 def _registered(engine: str, has_model: bool) -> bool:
@@ -178,6 +180,10 @@ def _openai(address: str = "", **options: Any) -> OpenAI:
 
     base_url, _, model = address.partition("#")
     return OpenAI(base_url, **{"model": model or None, **options})
+
+
+_SERVERS = ("openai", "trusted")
+_trusted = partial(_openai, trusted=True)
 
 
 def _usual_engine(gguf: bool) -> str:

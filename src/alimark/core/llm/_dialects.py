@@ -29,6 +29,8 @@ from alimark.core.llm._shared import (
     SHORT_ROUNDS,
     PartialDraw,
     as_dicts,
+    bias_pairs,
+    biased,
     llama_cpp_body,
 )
 from alimark.core.llm.base import Request, Sampling, StopCondition
@@ -111,6 +113,17 @@ class V1:
         )
         return tuple(limit for holds, limit in conditions if holds)
 
+    @property
+    def takes_bias(self) -> bool:
+        """Whether the server tells its tokens, and takes a bias for any number of them."""
+        return self._extended
+
+    async def encode(self, text: str) -> list[int]:
+        """The tokens of a text."""
+        body = {"model": self._model, "prompt": text, "add_special_tokens": False}
+        url = self._http.base.removesuffix("/v1") + "/tokenize"
+        return await self._http.ask("POST", url, body, _tokens_of)
+
     async def prompt(self, request: Request) -> str:
         """The prompt of a request, computed once before its first round."""
         return request.context
@@ -126,7 +139,7 @@ class V1:
         """The request that samples `n` continuations of a draw."""
         sampling, is_chat = query.sampling, self._uses_chat(query.request)
         tokens = sampling.max_tokens - draw.tokens
-        short = draw.rounds < SHORT_ROUNDS
+        short, pairs = draw.rounds < SHORT_ROUNDS, bias_pairs(query.request)
         if short and self.can_continue(query) and not self._extended:
             tokens = min(tokens, _STEP)
         body = {
@@ -137,6 +150,7 @@ class V1:
             self._limit_field if is_chat else "max_tokens": tokens,
             **({"n": n} if n > 1 else {}),  # some servers refuse the field, whatever its value
             **(self._extras(sampling, draw, short) if self._extended else {}),
+            **({"logit_bias": {str(token): value for token, value in pairs.items()}} if pairs else {}),
             **(self._messages(query.request, draw) if is_chat else {"prompt": query.request.context + draw.text}),
         }
         instructed = is_chat and bool(query.request.context) and not (self._extended and query.request.messages)
@@ -210,7 +224,7 @@ class V1:
 class LlamaCppServer:
     """The own protocol of llama.cpp's server; the methods are those of `V1`."""
 
-    per_request = 16
+    per_request, takes_bias = 16, True
 
     def __init__(self, http: Http, api: Api, context: int | None) -> None:
         self._http = http
@@ -228,6 +242,10 @@ class LlamaCppServer:
         body = {"messages": _messages(request), "chat_template_kwargs": _NO_THINKING}
         template = await self._ask("/apply-template", body, "prompt")
         return template + request.context if request.messages else template
+
+    async def encode(self, text: str) -> list[int]:
+        body = {"content": text, "add_special": False}
+        return await self._http.ask("POST", self._root + "/tokenize", body, _tokens_of)
 
     async def _ask(self, path: str, body: dict[str, Any], key: str) -> str:
         return await self._http.ask("POST", self._root + path, body, lambda answer: required(answer, key, str))
@@ -250,6 +268,7 @@ class LlamaCppServer:
             "prompt": [query.prompt, *draw.ids] if draw.ids else query.prompt,
             "response_fields": ["index", "content", "tokens", "stop_type", "stopping_word", "truncated"],
             **({"n": n} if n > 1 else {}),
+            **biased(query.request),
         }
         instructed = self._chat_only and not query.request.messages and not draw.text
         before = query.request.context if instructed else None
@@ -264,9 +283,7 @@ class LlamaCppServer:
         return Call(f"{self._root}/completion", body, read)
 
     def _round(self, answer: Any, asked: int, before: str | None) -> Round:
-        text, ids = required(answer, "content", str), tuple(required(answer, "tokens", list))
-        if not all(type(token) is int for token in ids):
-            raise MalformedAnswer("its tokens are not numbers")
+        text, ids = required(answer, "content", str), tuple(_tokens_of(answer))
         end, stop = required(answer, "stop_type", str), required(answer, "stopping_word", str)
         if end == "limit" and len(ids) < asked and answer.get("truncated"):
             raise ContextFull("prompt and text have filled the server's context; write fewer sentences")
@@ -296,6 +313,13 @@ def _messages(request: Request) -> list[dict[str, str]]:
     if request.messages:
         return as_dicts(request.messages)
     return [{"role": "user", "content": _CONTINUE + request.context}]
+
+
+def _tokens_of(answer: Any) -> list[int]:
+    tokens = required(answer, "tokens", list)
+    if not all(type(token) is int for token in tokens):
+        raise MalformedAnswer("its tokens are not numbers")
+    return list(tokens)
 
 
 def _joined(before: str | None, text: str) -> str:

@@ -124,10 +124,16 @@ def biased(request: Request) -> dict[str, Any]:
 
     llama.cpp adds it before all samplers, so a token may come into top-p by its bias.
     """
+    pairs = bias_pairs(request)
+    return {"logit_bias": list(pairs.items())} if pairs else {}
+
+
+def bias_pairs(request: Request) -> dict[int, float]:
+    """The bias of a request by token, without those that make no difference."""
     if request.bias is None:
         return {}
     ids = np.flatnonzero(np.abs(request.bias) >= _LEAST_BIAS)
-    return {"logit_bias": list(zip(ids.tolist(), request.bias[ids].round(2).tolist(), strict=True))}
+    return dict(zip(ids.tolist(), request.bias[ids].astype(float).round(2).tolist(), strict=True))
 
 
 def as_dicts(messages: Sequence[Message]) -> list[dict[str, str]]:

@@ -7,7 +7,7 @@ follows the text so far, until the sentence is over.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, Self
 
@@ -37,6 +37,8 @@ class OpenAI(LLM):
         retries: Further tries after a temporary fault.
         backoff: Seconds before the first further try; the wait doubles with each try.
         per_request: The most draws in one HTTP request; reduced if the server returns fewer.
+        trusted: Whether the server may learn the keys that texts are marked with. Its model is then steered, if it is vLLM,
+            SGLang or llama.cpp: a bias by token, which such a server may log, tells the secret direction of a block.
 
     Raises:
         MissingExtra: httpx is not installed.
@@ -56,6 +58,7 @@ class OpenAI(LLM):
         retries: int = 5,
         backoff: float = 0.5,
         per_request: int | None = None,
+        trusted: bool = False,
     ) -> None:
         if min(concurrency, 1 if per_request is None else per_request) < 1 or timeout <= 0 or min(retries, backoff) < 0:
             raise LLMError("concurrency, per_request and timeout must be positive, retries and backoff not negative")
@@ -80,6 +83,8 @@ class OpenAI(LLM):
             else V1(self._http, self._model, api, chosen)
         )
         self._api = api
+        self.bias_limit: int | None = None
+        self.bias_stays_here = trusted and self._dialect.takes_bias
         self._per_request = per_request or self._dialect.per_request
         self._estimated = False
 
@@ -119,7 +124,13 @@ class OpenAI(LLM):
                 )
             if not request.messages and not request.context:
                 raise LLMError("the context is empty; give the model a prompt to continue")
+        if not self.bias_stays_here:  # nobody may learn a key by a mistake of the caller
+            requests = [replace(request, bias=None) for request in requests]
         return self._http.run(all_of(self._draw(Query(request, sampling, stop)) for request in requests))
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text; see `TakesBias`."""
+        return self._http.run(self._dialect.encode(text))
 
     def forward(self, path: str, body: JsonObject) -> JsonObject:
         """Return the server's own answer to a request; see `ForwardsRequests.forward`."""

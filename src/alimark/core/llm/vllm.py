@@ -21,6 +21,7 @@ from alimark.core.llm._shared import (
     SHORT_ROUNDS,
     PartialDraw,
     as_dicts,
+    bias_pairs,
     checked_prompt,
     seed_of,
     with_bos,
@@ -86,12 +87,27 @@ class VLLM(LLM):
             prompt = self._prompt(request, sampling)
             groups.append([PartialDraw(request.first + i, request.seed, prompt) for i in range(request.count)])
         live = [draw for group in groups for draw in group]
+        biases = {
+            id(draw): bias for group, bias in zip(groups, map(bias_pairs, requests), strict=True) for draw in group
+        }
         with self._lock:
             while live:
-                for draw, output in zip(live, self._generate(live, sampling), strict=True):
+                for draw, output in zip(live, self._generate(live, sampling, biases), strict=True):
                     self._extend(draw, output.outputs[0], sampling, stop)
                 live = [draw for draw in live if draw.ended is None]
         return [[draw.finished() for draw in group] for group in groups]
+
+    @property
+    def bias_limit(self) -> int | None:
+        return None
+
+    @property
+    def bias_stays_here(self) -> bool:
+        return True
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text; see `TakesBias`."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
 
     def count_tokens(self, request: Request) -> int:
         """Count the tokens of the request as the model reads it, chat template included."""
@@ -120,16 +136,16 @@ class VLLM(LLM):
             raise LLMError(f"{self.name} has no chat template that fits: {error}") from error
         return text
 
-    def _generate(self, live: list[PartialDraw], sampling: Sampling) -> list[Any]:
+    def _generate(self, live: list[PartialDraw], sampling: Sampling, biases: dict[int, dict[int, float]]) -> list[Any]:
         prompts = [{"prompt_token_ids": draw.prompt + draw.ids} for draw in live]
-        params = [self._sampling(draw, sampling) for draw in live]
+        params = [self._sampling(draw, sampling, biases[id(draw)]) for draw in live]
         outputs: list[Any] = self._llm.generate(prompts, params, use_tqdm=False)
         # Outputs come in the order of the prompts, behind those of a call that was interrupted.
         return outputs[-len(live) :]
 
-    def _sampling(self, draw: PartialDraw, sampling: Sampling) -> Any:
+    def _sampling(self, draw: PartialDraw, sampling: Sampling, bias: dict[int, float]) -> Any:
         # With `ignore_eos` alone, vLLM samples end tokens and goes on behind them; so all control tokens are banned.
-        banned = {} if sampling.may_end else {"logit_bias": dict.fromkeys(self._tokenizer.all_special_ids, -100.0)}
+        banned = {} if sampling.may_end else dict.fromkeys(self._tokenizer.all_special_ids, -100.0)
         return self._params(
             n=1,
             seed=seed_of(draw.seed, draw.number, draw.rounds),
@@ -139,7 +155,7 @@ class VLLM(LLM):
             max_tokens=sampling.max_tokens - len(draw.ids),
             ignore_eos=not sampling.may_end,
             stop=list(COMMON_STOPS) if draw.rounds < SHORT_ROUNDS else [],
-            **banned,
+            logit_bias=bias | banned or None,
         )
 
     def _extend(self, draw: PartialDraw, output: Any, sampling: Sampling, stop: StopCondition) -> None:

@@ -56,11 +56,11 @@ $(BIN)/python:
 
 # The demo needs no torch: an embedder on onnxruntime, a language model on llama.cpp and a small translator.
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) -e '.[llama-cpp,translate]'
+	$(INSTALL) -e '.[llama-cpp,lab]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) -e '.[llama-cpp,transformers,openai,sentence-transformers,plot,bench,splitters,translate,words,documents,serve,postgres,ray,dev]'
+	$(INSTALL) -e '.[llama-cpp,transformers,openai,lab,documents,serve,postgres,ray,dev]'
 	touch $@
 
 $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python

@@ -58,11 +58,12 @@ class AttackError(AlimarkError):
 
 
 class MissingExtra(AlimarkError):
-    """An optional library is not installed; the message names the extra to install."""
+    """An optional library is not installed; the message names the extra that brings it, where one does."""
 
-    def __init__(self, library: str, extra: str) -> None:
+    def __init__(self, library: str, extra: str = "") -> None:
         self.library, self.extra = library, extra
-        super().__init__(f"{library} is not installed; run: pip install 'alimark[{extra}]'")
+        wanted = f"'alimark[{extra}]'" if extra else library
+        super().__init__(f"{library} is not installed; run: pip install {wanted}")
 
     def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
         """Lets the exception be pickled when a worker process raises it."""

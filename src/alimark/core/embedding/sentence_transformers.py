@@ -35,7 +35,7 @@ class TorchEmbedder(LoadedEmbedder):
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError:
-            raise MissingExtra("sentence-transformers", "sentence-transformers") from None
+            raise MissingExtra("sentence-transformers", "transformers") from None
         try:
             with quiet():
                 encoder = SentenceTransformer(

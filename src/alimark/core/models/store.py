@@ -174,7 +174,7 @@ def _from_hub(repo: str, file: str | None, patterns: Sequence[str] = HUB_PATTERN
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
-        raise MissingExtra("huggingface_hub", "hub") from None
+        raise MissingExtra("huggingface_hub", "transformers") from None
     wanted = [file, *HUB_PATTERNS[1:4]] if file else list(patterns)
     try:
         folder = Path(snapshot_download(repo, allow_patterns=wanted, local_files_only=not download))

@@ -160,7 +160,7 @@ def _need_sentencepiece(folder: Path) -> None:
         return
     for library in ("sentencepiece", "google.protobuf"):
         if not _installed(library):
-            raise MissingExtra(library, "translate")
+            raise MissingExtra(library, "lab")
 
 
 def _installed(library: str) -> bool:

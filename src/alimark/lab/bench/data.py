@@ -125,7 +125,7 @@ def _from_hub(name: str) -> Iterator[tuple[str, str]]:
     try:
         from datasets import load_dataset
     except ImportError:
-        raise MissingExtra("datasets", "hub") from None
+        raise MissingExtra("datasets") from None
     repository, configuration, split, column = HUB[name]
     try:
         rows: Any = load_dataset(repository, configuration, split=split, streaming=True)

@@ -63,7 +63,7 @@ def write(folder: Path, results: Sequence[Results]) -> tuple[Path, Path]:
         try:
             import_module(library)
         except ImportError:
-            raise MissingExtra(library, "bench") from None
+            raise MissingExtra(library, "lab") from None
     palette = colours(results)
     chapters = [_chapter(recipe, slug, palette) for recipe, slug in zip(results, _slugs(results), strict=True)]
     page, text = html(chapters, palette), markdown(chapters)

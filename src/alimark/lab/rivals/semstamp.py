@@ -250,7 +250,7 @@ class KSemStamp(RegionWatermark):
     Parameters = KSemStampParameters
     rule = CentreRule
 
-    fit_libraries = (("sklearn", "fit"),)
+    fit_libraries = (("sklearn", "lab"),)
 
     @classmethod
     def check_fit(cls, texts: Iterable[str], *, regions: int = 8, seed: int = 1) -> None:
@@ -263,7 +263,7 @@ class KSemStamp(RegionWatermark):
         try:
             from sklearn.cluster import KMeans
         except ImportError:
-            raise MissingExtra("scikit-learn", "fit") from None
+            raise MissingExtra("scikit-learn", "lab") from None
         corpus = _corpus(texts, regions)
         vectors = sentence.unit_rows(embedded(corpus.sentences, embedder))
         learned = KMeans(regions, n_init=10, random_state=seed).fit(vectors)

@@ -231,7 +231,7 @@ class SimMark(SentenceRival):
         """Check the texts and options of `fit`; raises AlimarkError."""
         _corpus(texts, distance, closeness)
         if components and find_spec("sklearn") is None:
-            raise MissingExtra("scikit-learn", "fit")
+            raise MissingExtra("scikit-learn", "lab")
 
     @classmethod
     def fit(
@@ -292,7 +292,7 @@ def _principal(vectors: NDArray[np.float32], components: int) -> dict[str, Array
     try:
         from sklearn.decomposition import PCA
     except ImportError:
-        raise MissingExtra("scikit-learn", "fit") from None
+        raise MissingExtra("scikit-learn", "lab") from None
     if not 1 <= components <= min(MOST_COMPONENTS, *vectors.shape):
         raise AlimarkError(f"{components} components cannot be learned from {len(vectors)} sentences of this embedder")
     learned = PCA(components, svd_solver="full").fit(unit_rows(vectors))

@@ -68,7 +68,7 @@ def _blingfire() -> Finder:
     try:
         import blingfire
     except ImportError:
-        raise MissingExtra("blingfire", "splitters") from None
+        raise MissingExtra("blingfire", "lab") from None
 
     def spans(text: str) -> Spans:
         # The library fails on an empty text.
@@ -81,7 +81,7 @@ def _pysbd() -> Finder:
     try:
         import pysbd
     except ImportError:
-        raise MissingExtra("pysbd", "splitters") from None
+        raise MissingExtra("pysbd", "lab") from None
     segmenter = pysbd.Segmenter(language="en", clean=False, char_span=True)
 
     def spans(text: str) -> Spans:

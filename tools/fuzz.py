@@ -185,7 +185,34 @@ def http(folder: Path) -> Iterator[Target]:
         service.close()
 
 
-TARGETS = {target.__name__: target for target in (keys, jsonl, recipes, documents, http, texts)}
+@contextmanager
+def service(folder: Path) -> Iterator[Target]:
+    """The service in a process of its own, over sockets. An input is the seed of what is sent on one connection."""
+    import fuzz_service
+
+    seeds, worst, connections = seeds_of("http"), 0.0, 0
+    with fuzz_service.attacked_service(seeds) as attacked:
+
+        def read(data: bytes) -> None:
+            nonlocal worst, connections
+            chance = random.Random(data)
+            sent, whole = fuzz_service.request(attacked, chance, lambda body: _damaged(body, seeds, chance))
+            statuses = attacked.send(sent, whole=whole)
+            if wrong := {500, 502, 504} & set(statuses):
+                raise AssertionError(f"status {wrong}")
+            connections += 1
+            if connections % 50 == 0 and (slow := attacked.watchdog.worst()) > worst:
+                worst = slow
+                assert worst < HANG_SECONDS, f"the watchdog waited for {worst} s"
+            if max(statuses, default=400) >= 400:
+                raise AlimarkError("refused")
+
+        yield read
+        worst = max(worst, attacked.watchdog.worst())
+        print(f"service: worst answer of /healthz {worst:.3f} s; {attacked.memory()} MB of memory", file=sys.stderr)
+
+
+TARGETS = {target.__name__: target for target in (keys, jsonl, recipes, documents, http, texts, service)}
 
 
 # Inputs
@@ -317,7 +344,7 @@ def fuzz(target: str, *, seconds: float = 0.0, inputs: int = 0, seed: int = 0, s
             attempt(read, data, result)
         until = time.monotonic() + seconds
         while (inputs and result.inputs < inputs) or (seconds and time.monotonic() < until):
-            data = mutated(chance.choice(seeds), seeds, chance)
+            data = chance.randbytes(8) if target == "service" else mutated(chance.choice(seeds), seeds, chance)
             if not attempt(read, data, result) and save:
                 name = hashlib.sha256(data).hexdigest()[:16]
                 (CORPUS / target / f"found-{name}").write_bytes(data)

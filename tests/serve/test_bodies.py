@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Annotated, Any, cast
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from services import Running
 
+pytest.importorskip("fastapi")
+
+from fastapi import APIRouter, Body, FastAPI
+
+from alimark.serve import bodies
 from alimark.serve.bodies import MAX_VALUES, parse
 from alimark.serve.errors import ApiError
 
@@ -65,17 +75,83 @@ def test_json_in_utf8_is_read(running: Running, kind: str) -> None:
         assert client.post("/v1/detect", content=body, headers={"content-type": kind}).status_code == 200
 
 
-SCALARS = st.none() | st.booleans() | st.integers() | st.text()
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
+SCALARS = st.none() | st.booleans() | st.integers() | st.text(alphabet='a"\\[]{},é\0\n')
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=2), inner), max_leaves=20
+)
+TYPES = st.sampled_from(
+    [JSON, "application/JSON", "application/x+json", "text/json", f"{JSON}; charset=utf-16", JSON + ";"]
+)
+ENCODINGS = st.sampled_from(["utf-8", "utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf-32", "utf-7"])
+DAMAGE = st.none() | st.tuples(
+    st.integers(0, 200), st.sampled_from([b"", b'"', b"\\", b"[", b"\0", b"\xff", b'\\"', b"{}"])
+)
 
 
-@given(VALUES, st.booleans())
-def test_json_is_read_in_utf8_and_in_no_other_encoding(value: object, escaped: bool) -> None:
-    text = json.dumps(value, ensure_ascii=escaped)
-    assert parse(text.encode()) == value
-    for encoding in ("utf-16", "utf-32"):
-        with pytest.raises(ApiError):
-            parse(text.encode(encoding))
+@pytest.fixture
+def reached() -> Iterator[Callable[..., list[object]]]:
+    """An app whose limits are low: a function that sends it a body and returns the values that got to its endpoint."""
+    app, values = FastAPI(), []
+    router = APIRouter(route_class=bodies.BoundedRoute)
+
+    @router.post("/")
+    async def take(body: Annotated[Any, Body()]) -> None:
+        values.append(body)
+
+    app.include_router(router)
+    app.add_exception_handler(ApiError, lambda _, error: cast(ApiError, error).response)
+    limits = SimpleNamespace(max_body=2000, body_timeout=9.0)
+    app.state.service = SimpleNamespace(settings=limits, metrics=MagicMock())
+
+    def send(body: bytes, types: list[str]) -> list[object]:
+        headers = [(b"content-length", b"%d" % len(body)), *((b"content-type", kind.encode()) for kind in types)]
+        state = {"info": SimpleNamespace(body_unread=True)}
+        scope = {"type": "http", "method": "POST", "path": "/", "headers": headers, "query_string": b"", "state": state}
+        values.clear()
+        runner.run(app(scope, AsyncMock(return_value={"type": "http.request", "body": body}), AsyncMock()))
+        return values
+
+    with pytest.MonkeyPatch.context() as patch, asyncio.Runner() as runner:
+        patch.setattr(bodies, "MAX_VALUES", 12)
+        patch.setattr(bodies, "MAX_DEPTH", 3)
+        patch.setattr(bodies, "_LARGE", 100)
+        yield send
+
+
+def _size(value: Any) -> tuple[int, int]:
+    """The number of items and fields in a value, and its depth."""
+    if not isinstance(value, (list, dict)):
+        return 0, 0
+    inner = [_size(item) for item in (value.values() if isinstance(value, dict) else value)]
+    return len(inner) + sum(count for count, _ in inner), 1 + max((depth for _, depth in inner), default=0)
+
+
+@given(VALUES, st.lists(TYPES, max_size=2), ENCODINGS, st.booleans(), DAMAGE)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_an_endpoint_gets_was_counted(
+    reached: Callable[..., list[object]], value: object, types: list[str], encoding: str, escaped: bool,
+    damage: tuple[int, bytes] | None,
+) -> None:  # fmt: skip
+    body = json.dumps(value, ensure_ascii=escaped).encode(encoding)
+    if damage is not None:
+        body = body[: damage[0]] + damage[1] + body[damage[0] :]
+    values = reached(body, types)
+    for got in values:
+        assert _size(got)[0] <= 12
+        assert _size(got)[1] <= 3
+        assert got == json.loads(body.decode())
+    fits = all(here <= most for here, most in zip(_size(value), (11, 3), strict=True))
+    if (
+        damage is None
+        and len(types) == 1
+        and types[0].lower() == JSON
+        and encoding == "utf-8"
+        and fits
+        and len(body) <= 2000
+    ):
+        assert values == [value]
+    if encoding in ("utf-16", "utf-32", "utf-8-sig") or len(types) != 1:
+        assert not values
 
 
 @pytest.mark.parametrize(

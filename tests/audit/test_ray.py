@@ -68,9 +68,9 @@ class Trapped(Worker):
 def cluster() -> Iterator[Any]:
     """A cluster of two nodes on this machine, each with resources for one worker."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    # Workers import the tests' own modules.
+    # Workers import the modules of this folder, and those of all tests beside it.
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [before])])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent), *filter(None, [before])])
     small = {"object_store_memory": 80 << 20, "num_cpus": 1, "include_dashboard": False}
     try:
         nodes = utilities.Cluster(initialize_head=True, head_node_args=small)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from typing import Any
 
@@ -21,6 +22,10 @@ BLOCKS = {
     "math": "\n\n$$\nx^2 + y^2 = z^2\n$$\n\n",
     "code": "\n\n```python\nx = f(1)\nprint(x)\n```\n\n",
 }
+
+WORDS = (
+    "keeper lamp visitor river bridge letter garden winter window painter captain slept walked found sold hid".split()
+)
 
 
 class Scripted(StandInLLM):
@@ -72,6 +77,62 @@ def test_words_behind_layout_are_marked(kind: str) -> None:
     generation = write(Scripted(BLOCKS[kind]))
     assert {"list": "Milk.", "quotation": "Call me Ishmael."}[kind] in generation.sentences
     assert {"list": "\n- Milk\n- Six eggs\n", "quotation": "\n> Call me Ishmael."}[kind] in generation.text
+
+
+class Enclosing(StandInLLM):
+    """Writes six sentences between two strings, with a border between them, and ends its text behind."""
+
+    def __init__(self, opening: str, closing: str, border: str) -> None:
+        super().__init__()
+        self.opening, self.closing, self.border = opening, closing, border
+
+    def _one(self, request: Request, number: int, sampling: Sampling, stop: StopCondition) -> Draw:
+        chance, written, text = random.Random(f"{request.seed} {number}"), request.context, ""
+        while True:
+            count = written.count(".")
+            tail = written.rpartition(".")[2] if count else written
+            fixed = self.opening if not count else self.border if count < 6 else self.closing
+            done = max(
+                size for size in range(len(fixed) + 1) if tail.startswith(fixed[:size].rstrip(" ") or fixed[:size])
+            )
+            sentence = " ".join(["The", *(chance.choice(WORDS) for _ in range(7))]) + "."
+            blank = "" if (fixed + text)[-1:].isspace() else " "
+            for letter in fixed[done:] + (blank + sentence) * (count < 6):
+                written, text = written + letter, text + letter
+                if stop(text):
+                    return Draw(text, 1, "sentence")
+            if count >= 6:
+                return Draw(text, 1, "model")
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing", "border"),
+    [
+        ("", "\n", ""),
+        ("```text\n", "\n```\n", ""),
+        ("```\nx = f(y);\n\n", "\n```\n", "\n\n"),
+        ("~~~\n", "\n~~~\n", "\n\ny = g(x);\n\n"),
+        ("$$\n", "\n$$\n", ""),
+        ("\\[ ", " \\]\n", ""),
+        ("\\begin{quote}\n", "\n\\end{quote}\n", ""),
+        ('```python\ndef f(x):\n    """What it says\n\n    ', '\n\n    """\n    return x\n```\n', ""),
+        ("| 1 |", " | 12 |\n", " | 12 |\n| 1 |"),
+        ("> ", "\n", "\n> "),
+        ("- ", "\n", "\n- "),
+    ],
+)
+def test_prose_is_marked_where_it_stands(opening: str, closing: str, border: str) -> None:
+    generation = MARK.generate(
+        "It was late.", Enclosing(opening, closing, border), sentences=12, candidates=16, seed=2,
+        sampling=Sampling(may_end=True), prompt_style="chat",
+    )  # fmt: skip
+    assert generation.text.startswith(opening.rstrip(" "))
+    assert generation.text.endswith(closing.rstrip())
+    assert generation.ended == "model ended"
+    assert list(generation.sentences) == splitter(MARK.key.splitter).units(generation.text)
+    assert len(generation.sentences) == 6
+    assert generation.candidates >= 6 * 16, "each was chosen among all candidates"
+    assert generation.text.count("y = g(x);") == (5 if "g(x)" in border else 0), "code is passed through"
 
 
 def test_markup_inside_sentences_is_read_as_it_was_chosen() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Literal
 
-from alimark.core.frozen.text.prose import aside_end
+from alimark.core.frozen.text.prose import aside_end, prose_end, prose_start
 from alimark.core.frozen.text.splitting import BUILT_IN, Splitter
 from alimark.core.llm.base import Draw
 from alimark.core.text.continuations import Continuation, Reading, first_end, read, reading_of, word_list, word_sequence
@@ -82,6 +82,10 @@ class Text:
         self.pieces: list[str] = []
         self.units: list[str] = []
         self.in_code = False
+        """Whether a code block or another block that holds no prose, as far as is known, is open."""
+        self._aside_from: int | None = None  # the piece with which the open block begins
+        self._prose_from: int | None = None  # where the prose begins in the open block that is being written
+        self._first_joined = 0  # the first piece behind a block, to which no sentence before it is joined
         self._word_sequences: set[str] = set()  # of all sentences, to recognise repeats
         self._tail_cache: tuple[int, list[str]] = (-1, [])
         self._unit_pieces: list[int] = []  # the index of each unit's piece; the pieces between them are code
@@ -95,6 +99,10 @@ class Text:
         `may_end` says whether the model may end the text, and `stopped` that the draw was cut off at a stop sequence. Whether
         the sentence keeps its boundaries in the text is a question for `kept_by_splitter`, which takes longer.
         """
+        if self._prose_from is not None and (end := prose_end(self._aside, draw.text)) is not None:
+            if not draw.text[:end].strip():
+                return Candidate("", draw.text, "code")
+            draw = Draw(draw.text[:end], draw.tokens, "sentence")
         reading = draw.reading or read(self.cutter, draw.text, draw.ended)
         flaw: Flaw = reading.flaw
         if flaw == "code":
@@ -128,7 +136,7 @@ class Text:
 
     @property
     def in_given_words(self) -> bool:
-        """Whether the text goes on in code, in a quotation or in a row of a table."""
+        """Whether the text goes on in code, in a quotation or in a cell of a table."""
         if self.in_code:
             return True
         last_line = "".join(self.pieces[-1:]).rpartition("\n")[2].lstrip()
@@ -141,15 +149,17 @@ class Text:
 
     def kept_by_splitter(self, candidate: Candidate) -> bool:
         """Whether the splitter finds this sentence again in the text, as a detector has to."""
+        if self._prose_from is not None:  # in a block, with it the text before has to be prose
+            closed = self._aside + candidate.piece + ("\n\n" if "\n" in self._aside else " |")
+            if prose_start(closed, self._prose_from) != self._prose_from:
+                return False
         recent = self._unit_pieces[-_GUARD_SENTENCES:] or [len(self.pieces)]
-        tail = "".join(self.pieces[recent[0] :]) + candidate.piece
-        return split(self.cutter, tail) == [*self._tail_units(recent[0]), candidate.unit]
+        first = max(recent[0], self._first_joined)
+        tail = "".join(self.pieces[first:]) + candidate.piece
+        return split(self.cutter, tail) == [*self._tail_units(first), candidate.unit]
 
     def _tail_units(self, first_piece: int) -> list[str]:
-        """The units before the next sentence, from a piece on, as a detector finds them.
-
-        These need not be the chosen sentences: a block between them may be read as prose.
-        """
+        """The units before the next sentence, from a piece on, as a detector finds them."""
         if self._tail_cache[0] != len(self.pieces):
             self._tail_cache = len(self.pieces), split(self.cutter, "".join(self.pieces[first_piece:]))
         return self._tail_cache[1]
@@ -160,12 +170,27 @@ class Text:
         self.units.append(candidate.unit)
         self._word_sequences.add(word_sequence(candidate.unit))
 
+    @property
+    def _aside(self) -> str:
+        """The block that is open, as far as it is written."""
+        return "" if self._aside_from is None else "".join(self.pieces[self._aside_from :])
+
     def add_code(self, piece: str) -> None:
-        """Adds a code block or a part of it as the model wrote it. Code carries no mark."""
-        whole = (self.pieces[-1] if self.in_code else "") + piece
-        end = aside_end(whole)
-        self.pieces[len(self.pieces) - self.in_code :] = [whole if end is None else whole[:end].rstrip() + "\n"]
-        self.in_code = end is None
+        """Adds a code block or a part of it as the model wrote it, up to the prose that begins in it."""
+        if self._aside_from is None:
+            self._aside_from = len(self.pieces)
+        known = len(self._aside)
+        whole = self._aside + piece
+        end, self._prose_from = aside_end(whole), prose_start(whole, known)
+        self.in_code = end is None and self._prose_from is None
+        if self._prose_from is not None:
+            layout, prose = whole[: self._prose_from], whole[self._prose_from :]
+            indentation = len(prose) - len(prose.lstrip(" \t")) if layout.endswith("\n") else 0
+            piece = whole[known : self._prose_from + indentation]
+        elif end is not None:
+            piece, self._aside_from = whole[known:end].rstrip() + "\n", None
+        self.pieces += [piece] if piece else []
+        self._first_joined = len(self.pieces)
 
     def shorten(self, length: int) -> None:
         """Cuts the text off after so many characters."""
@@ -183,9 +208,21 @@ class Text:
             if not word_list(self.units[-1]):  # a list marker or a quotation mark is left of it, which is no sentence
                 del self._unit_pieces[-1], self.units[-1]
 
-    def code_over(self, continuation: str) -> bool:
-        """Whether the open code block ends within this continuation."""
-        return aside_end(self.pieces[-1] + continuation) is not None
+    @property
+    def in_aside(self) -> bool:
+        """Whether a block is open, in which `aside_over` tells when to stop sampling."""
+        return self._aside_from is not None
+
+    def aside_over(self, continuation: str) -> bool:
+        """Whether the open block, or a sentence in it, ends within this continuation, or prose begins in it."""
+        before = self._aside
+        if self._prose_from is not None:
+            end = prose_end(before, continuation)
+            if end is None or continuation[:end].strip():
+                return end is not None or first_end(self.cutter, continuation) > 0
+        return (
+            aside_end(before + continuation) is not None or prose_start(before + continuation, len(before)) is not None
+        )
 
     def surviving(self) -> int:
         """How many sentences are found again when the whole text is split."""

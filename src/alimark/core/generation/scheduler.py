@@ -70,9 +70,9 @@ def _sample(llm: LLM, group: Sequence[Session]) -> list[_Parsed]:
     A text without draws ends or fails here.
     """
     text, reader = group[0].text, FirstSentence(group[0].text.cutter)
-    over = text.code_over if text.in_code else reader
+    over = text.aside_over if text.in_aside else reader
     drawn = answer_each(llm, [session.request(llm) for session in group], group[0].settings.sampling, over)
-    if not text.in_code:  # where the engine has not read the draws, those of all texts are read in one call
+    if not text.in_aside:  # where the engine has not read the draws, those of all texts are read in one call
         draws = iter(reader.read([draw for answer in drawn if not isinstance(answer, LLMError) for draw in answer]))
         drawn = [answer if isinstance(answer, LLMError) else list(islice(draws, len(answer))) for answer in drawn]
     parsed: list[_Parsed] = []
@@ -101,10 +101,10 @@ def _embed(embedder: Embedder | None, parsed: Sequence[_Parsed]) -> list[dict[st
 
 
 def _sampled_alike(sessions: Sequence[Session]) -> list[list[Session]]:
-    """Texts that one call of the model can hold: same sampling and splitter; a text in a code block is on its own."""
+    """Texts that one call of the model can hold: same sampling and splitter; a text in a block is on its own."""
     groups: dict[tuple[object, object], list[Session]] = {}
     for session in sessions:
-        kind = id(session) if session.text.in_code else session.text.cutter.name
+        kind = id(session) if session.text.in_aside else session.text.cutter.name
         groups.setdefault((session.settings.sampling, kind), []).append(session)
     return list(groups.values())
 

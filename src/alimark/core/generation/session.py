@@ -191,7 +191,8 @@ class Session:
             self.ended = "model ended"
             return True
         if first.flaw == "code" and self._code_waves < _MAX_CODE_WAVES:
-            self.text.add_code(first.piece + "\n" * (draw.ended != "length"))
+            opens = draw.ended == "sentence" and not self.text.in_aside
+            self.text.add_code(first.piece + "\n" * (opens or draw.ended == "model"))
             self._code_waves += 1
             self._probably_over = self._may_end and draw.ended == "model"
             self._apply_ending()

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Literal, NamedTuple
 from unicodedata import category
 
-from alimark.core.frozen.text.prose import aside_end, aside_opens, before_aside
+from alimark.core.frozen.text.prose import aside_end, aside_opens, before_aside, prose_start
 from alimark.core.frozen.text.splitting import LONG_SENTENCE, STOP, Splitter
 from alimark.core.frozen.text.units import keep_on_one_line, with_full_stop, without_marker
 
@@ -131,9 +131,9 @@ def length_with_stop(stops: list[int], end: int) -> int:
 
 
 def first_end(cutter: Splitter, text: str) -> int:
-    """Where the first sentence of a continuation ends, or the block that opens it; 0 while it goes on."""
+    """Where the first sentence of a continuation ends, or the block that opens it or prose in that; 0 while it goes on."""
     if aside_opens(text):
-        return aside_end(text) or 0
+        return aside_end(text) or (0 if prose_start(text) is None else len(text))
     spans = cutter.spans(text)
     return spans[0][1] if spans and cutter.first_sentence_over(text, spans) else 0
 

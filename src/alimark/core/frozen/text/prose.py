@@ -35,6 +35,9 @@ _CODE_LINE = re.compile(
     r"^\s*(?:#|//|/\*|--\s|\"\"\"|<!--)"
 )
 _WORD = re.compile(r"[^\W\d_]{2,}")
+_SENTENCE_OVER = re.compile(rf"[{MARKS}][{re.escape(CLOSERS)}]?\s")
+_COMMENT_ENDS = ('"""', "'''", "*/")
+_CELL_END = re.compile(r"[|\t\n]")
 
 
 class Part(NamedTuple):
@@ -189,6 +192,54 @@ def aside_end(text: str) -> int | None:
     closed = _closed(text, lines, 0, enclosure) if enclosure else lines[0]
     end = lines[closed[0] if enclosure else 0][1] if closed else 0
     return end if end and text[end - 1] == "\n" else None
+
+
+def prose_start(aside: str, known: int = 0) -> int | None:
+    """The position from `known` on at which prose begins in a block that may go on: a paragraph or a cell; None without any.
+
+    It is judged once it has a whole sentence, or all the lines by which paragraphs are judged.
+
+    Example:
+        >>> prose_start("```\\nx = f(y);\\n\\nThe keeper slept in his chair. He"), prose_start("```\\nThe keeper slept in")
+        (15, None)
+    """
+    lines = [match.span() for match in _LINE.finditer(aside, len(aside) - len(aside.lstrip("\n\r")))]
+    if not lines:
+        return None
+    if enclosure := _enclosure(aside, *lines[0]):
+        last, end = _closed(aside, lines, 0, enclosure) or (len(lines) - 1, len(aside))
+        parts = list(_paragraphs(aside, lines[: last + 1], enclosure.content, end))
+    else:
+        parts = [Part("cell", *cell.span()) for cell in _CELL.finditer(aside, *lines[0]) if _is_sentence(cell[0])]
+    for part in parts:
+        text = aside[part.start : part.end]
+        judged = text.count("\n") >= _SAMPLE_LINES or len(text) >= _SAMPLE or _SENTENCE_OVER.search(text)
+        if part.start >= known and (judged or part.end < len(aside)):
+            return part.start
+    return None
+
+
+def prose_end(aside: str, continuation: str) -> int | None:
+    """The position in a continuation at which the prose of a block ends that goes on in it; None while the prose goes on.
+
+    A cell ends at its border; a paragraph at a blank line, at a line of code, or where its fence, formula or comment is closed.
+    """
+    line_end = aside.find("\n", len(aside) - len(aside.lstrip("\n\r")))
+    enclosure = _enclosure(aside, len(aside) - len(aside.lstrip("\n\r")), line_end if line_end >= 0 else len(aside))
+    if enclosure is None:
+        border = _CELL_END.search(continuation)
+        return border and border.start()
+    lead = len(continuation) - len(continuation.lstrip()) if aside.endswith("\n") else 0
+    ends = [continuation.find(closer) for closer in (_COMMENT_ENDS if enclosure.is_fence else (enclosure.closer,))]
+    for start in [lead] * aside.endswith("\n") + [
+        lead + match.end() for match in re.finditer("\n", continuation[lead:])
+    ]:
+        line, complete, _ = continuation[start:].partition("\n")
+        fence = _FENCE.match(line) if enclosure.is_fence else None
+        closes = fence and fence[1].startswith(enclosure.closer) and not line[fence.end() :].strip()
+        if closes or (complete and not line.strip()) or _CODE_LINE.search(line[:_SAMPLE]):
+            ends.append(start)
+    return min((end for end in ends if end >= 0), default=None)
 
 
 def before_aside(text: str) -> str:

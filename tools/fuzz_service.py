@@ -142,7 +142,7 @@ class Attacked:
                     return _statuses(answer)
                 answer += part
         if whole and len(_statuses(answer)) < whole and time.monotonic() >= until:
-            raise TimeoutError(f"no answer within {ANSWER_SECONDS:g} s")
+            raise TimeoutError(f"no answer within {ANSWER_SECONDS:g} s: {data[:1000]!r}")
         return _statuses(answer)
 
     def memory(self) -> int:

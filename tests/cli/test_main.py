@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,12 @@ import alimark.core.detection.pipeline
 import alimark.core.embedding.loading
 import alimark.core.llm
 from alimark import Key
+from alimark.audit.documents.reading import read_document
+from alimark.audit.files import find
 from alimark.cli import demo
 from alimark.cli import main as cli
+from alimark.core._util.files import read_text, write_whole
+from alimark.core._util.jsonl import JsonlWriter, read_jsonl
 from alimark.errors import AlimarkError, AttackError
 from commands import Run
 
@@ -107,3 +113,66 @@ def test_the_demos_change_is_a_merge_a_split_and_a_deletion() -> None:
     sentences = [f"This is the sentence number {i}." for i in range(12)]
     assert demo.changed(sentences).count(".") == 12 - 1 + 1 - 1
     assert demo.changed(sentences[:1]) == sentences[0]
+
+
+# Devices, pipes and sockets: what may have no end is no file
+
+
+@pytest.fixture(params=["device", "pipe", "socket"])
+def special(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "special.jsonl"
+    with socket.socket(socket.AF_UNIX) as open_socket:
+        if request.param == "device":
+            path.symlink_to("/dev/zero")
+        elif request.param == "pipe":
+            os.mkfifo(path)
+        else:
+            open_socket.bind(str(path))
+        yield path
+
+
+SPECIAL = [
+    "attack delete --input texts.jsonl --output SPECIAL",
+    "attack delete --input=SPECIAL --output out.jsonl",
+    "attack delete SPECIAL",
+    "audit -k key.json SPECIAL -o out.jsonl",
+    "audit -k key.json texts.jsonl -o SPECIAL",
+    "audit -k SPECIAL texts.jsonl -o out.jsonl",
+    "bench run SPECIAL",
+    "calibrate -k key.json --centre-out SPECIAL",
+    "detect -k SPECIAL text.txt",
+    "detect -k key.json SPECIAL",
+    "detect -k key.json text.txt --report SPECIAL",
+    "fit directions --texts SPECIAL -o out",
+    "generate -k key.json --input SPECIAL --output out.jsonl",
+    "generate -k key.json --input texts.jsonl --output SPECIAL",
+    "keygen -o SPECIAL",
+    "keygen -o out.json --fitted SPECIAL",
+    "rewrite -k key.json --input SPECIAL --output out.jsonl",
+    "serve --config SPECIAL",
+    "serve import SPECIAL",
+    "verify SPECIAL text.txt",
+]
+
+
+@pytest.mark.parametrize("words", SPECIAL)
+def test_a_device_is_refused_at_once(command: Run, special: Path, words: str) -> None:
+    done = command(*(word.replace("SPECIAL", str(special)) for word in words.split()))
+    assert done.status == 2
+    assert done.err.startswith(f"error: {special} is a device, a pipe or a socket; name a file")
+
+
+def test_a_device_is_refused_by_the_library(special: Path, tmp_path: Path) -> None:
+    """Where no command line names it: in a folder, or from Python."""
+    texts = special.with_suffix(".txt")
+    texts.symlink_to(special)
+    (tmp_path / "a.jsonl").write_text("{}")
+    _, _, passed_over = find([str(tmp_path)])
+    assert passed_over == [str(special), str(texts)]
+    for work in (
+        lambda: read_document(str(special)), lambda: read_text(special), lambda: list(read_jsonl(special)),
+        lambda: JsonlWriter(special), lambda: write_whole(special, b""), lambda: Key.load(special), lambda: find([str(texts)]),
+    ):  # fmt: skip
+        with pytest.raises(AlimarkError, match="is a device, a pipe or a socket"):
+            work()
+    assert not special.is_file()

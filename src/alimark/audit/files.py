@@ -24,6 +24,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from alimark.audit.documents.kinds import ENDINGS, kind_of_name
 from alimark.audit.documents.reading import MAX_BYTES, read_document
+from alimark.core._util.files import is_special, regular
 from alimark.core._util.jsonl import Record, lines, parse_record, too_long, unreadable
 from alimark.errors import AlimarkError, MissingExtra, RecordError
 
@@ -190,7 +191,7 @@ def _expand(fs: FileSystem, path: str, shown: str) -> tuple[list[DocumentFile], 
     for info in inside:
         if any(part[:1] in "._" for part in PurePosixPath(info["name"][len(base) :]).parts[1:]):
             continue
-        if kind := _kind(info["name"]):
+        if (kind := _kind(info["name"])) and not (is_local(fs) and is_special(info["name"])):
             known.append(DocumentFile(info["name"], info["size"], *kind))
         else:
             unknown.append(info["name"])
@@ -200,6 +201,8 @@ def _expand(fs: FileSystem, path: str, shown: str) -> tuple[list[DocumentFile], 
 def _named(fs: FileSystem, info: dict[str, Any]) -> DocumentFile:
     """A file that the user named. Without a known suffix it is JSONL where its first line begins as an object does."""
     path, size = info["name"], info["size"]
+    if is_local(fs):
+        regular(path)
     if kind := _kind(path):
         return DocumentFile(path, size, *kind)
     with fs.open(path, "rb") as file:

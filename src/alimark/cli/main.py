@@ -26,6 +26,7 @@ from alimark.cli import (
     verify,
 )
 from alimark.core._util import process
+from alimark.core._util.files import regular
 from alimark.errors import AlimarkError
 
 _INTERRUPTED = 130  # the exit status of a program that Ctrl-C ended
@@ -81,6 +82,8 @@ def main() -> None:
     debug = "--debug" in sys.argv
     sys.argv = [sys.argv[0], *(word for word in sys.argv[1:] if word != "--debug")]
     try:
+        for word in sys.argv[1:]:
+            regular(word.rpartition("=")[2])
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
             warnings.showwarning = _warn  # type: ignore[assignment]

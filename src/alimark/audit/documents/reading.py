@@ -11,6 +11,7 @@ from alimark.audit.documents.child import CPU_SECONDS, MEMORY
 from alimark.audit.documents.encodings import decode
 from alimark.audit.documents.kinds import KINDS, kind_of_name, recognise
 from alimark.core._util import limited
+from alimark.core._util.files import regular
 from alimark.core._util.json_types import JsonObject
 from alimark.errors import LimitError, MissingExtra, TextError
 
@@ -70,7 +71,7 @@ def read_document(
     if isinstance(source, bytes):
         data, expected = source, kind
     else:
-        with Path(source).open("rb") as file:  # a device or pipe may be endless
+        with regular(source, TextError).open("rb") as file:
             data, expected = file.read(MAX_BYTES + 1), kind or kind_of_name(str(source))
     if len(data) > MAX_BYTES:
         raise LimitError(f"the file has more than {MAX_BYTES >> 20} MB, which is the limit; split it")

@@ -9,7 +9,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from alimark.errors import RecordError
+from alimark.errors import AlimarkError, RecordError
+
+
+def is_special(path: Path | str) -> bool:
+    """Whether a path is a device, a pipe or a socket, which may have no end."""
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+
+
+def regular(path: Path | str, error: type[AlimarkError] = AlimarkError) -> Path:
+    """The path of a file, of a folder or of nothing; raises an error for anything else."""
+    if is_special(path):
+        raise error(f"{path} is a device, a pipe or a socket; name a file (or -, where a command reads standard input)")
+    return Path(path)
 
 
 @contextlib.contextmanager
@@ -18,7 +30,7 @@ def replacing(path: Path, *, mode: int = 0o644, overwrite: bool = True) -> Itera
 
     Without `overwrite` a file that exists is an error.
     """
-    part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
+    part = regular(path).with_name(f".{path.name}.{secrets.token_hex(6)}.part")
     try:
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "w+b") as file:
@@ -47,7 +59,7 @@ def write_whole(path: Path | str, data: bytes, *, mode: int = 0o644, overwrite: 
 
 def read_text(path: Path | str) -> str:
     """The text of a file; raises RecordError as `decode`."""
-    return decode(Path(path).read_bytes(), str(path))
+    return decode(regular(path).read_bytes(), str(path))
 
 
 def decode(data: bytes, name: str) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, cast
 
-from alimark.core._util.files import replacing
+from alimark.core._util.files import regular, replacing
 from alimark.errors import RecordError
 
 Record = dict[str, Any]
@@ -31,7 +31,7 @@ def read_jsonl(path: Path | str, limit: int | None = None) -> Iterator[tuple[int
     `limit` bytes gives an error and is not held in memory.
     """
     number = 0
-    with gzip.open(path, "rb") if str(path).endswith(".gz") else open(path, "rb") as file:
+    with (gzip.open if str(path).endswith(".gz") else open)(regular(path), "rb") as file:
         try:
             for number, line in enumerate(lines(cast(BinaryIO, file), limit), 1):
                 if isinstance(line, int):
@@ -117,7 +117,7 @@ class JsonlWriter:
     """
 
     def __init__(self, path: Path | str, *, key_id: str | None = None) -> None:
-        self.path = Path(path)
+        self.path = regular(path)
         self.done: set[str] = set()
         if self.path.suffix == ".gz":
             raise RecordError(f"{self.path}: records are appended to plain files; choose a name without .gz")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from alimark.core._util.files import write_whole
+from alimark.core._util.files import regular, write_whole
 from alimark.core._util.json_types import JsonObject
 from alimark.core.frozen.derivation import GivenArrays, Law
 from alimark.core.frozen.parameters import AliMarkParameters
@@ -79,7 +79,7 @@ def write(path: Path | str, data: bytes, *, overwrite: bool = False) -> None:
 
 def read(path: Path | str) -> bytes:
     """Reads the bytes of a key file, or raises KeyFileError. Issues a warning if other users can read it."""
-    path = Path(path)
+    path = regular(path, KeyFileError)
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise KeyFileError(f"{path} is too large for a key file")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -52,6 +52,32 @@ def test_the_operators_commands(tmp_path: Path) -> None:
     store.close()
     assert len(alimark("export", "--data", str(data)).stdout.splitlines()) == 2
     assert alimark("prune", "--days", "1", "--data", str(data)).stdout == "1 records deleted\n"
+
+
+def test_keys_lie_in_the_data_folder_and_those_in_the_cache_folder_are_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever clears a cache must not lose a secret."""
+    monkeypatch.delenv("ALIMARK_HOME", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+    old, new = tmp_path / "cache" / "alimark" / "serve", tmp_path / "share" / "alimark" / "serve"
+    key = Key.generate(embedder=StandInEmbedder())
+    key.save(tmp_path / "key.json")
+    assert alimark("import", str(tmp_path / "key.json"), "--data", str(old)).exit_code == 0
+    running = Store(f"sqlite:///{old / 'alimark.db'}")
+    assert "stop it" in str(alimark("token", "--role", "detect").exception)
+    assert old.exists()
+    assert not new.exists()
+    running.close()
+    moved = alimark("token", "--role", "detect")
+    assert str(old) in moved.stderr
+    assert str(new) in moved.stderr
+    assert not old.exists()
+    assert Key.load(new / "keys" / f"{key.id}.json") == key
+    assert str(old) not in alimark("token", "--role", "detect").stderr
+    with closing(Store(f"sqlite:///{new / 'alimark.db'}")) as store:
+        assert [row["id"] for row in store.do(lambda db: db.execute("SELECT id FROM keys"))] == [key.id]
 
 
 # New keys for an installation, like the old ones

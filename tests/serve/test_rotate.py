@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,6 +115,20 @@ def test_the_service_goes_on_after_a_rotation_to_its_embedder(tmp_path: Path) ->
         refused = admin.post(f"/v1/keys/{arrays.id}/rotate", json={})
         assert refused.status_code == 409
         assert "given arrays" in refused.text
+
+
+def test_what_is_left_of_a_key_that_was_never_finished_is_removed(
+    ring: Ring, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process that is killed while it writes a key leaves the secret in a hidden file."""
+    old, new = (tmp_path / "keys" / f".ak0123456789abcdef0{n}.json.00112233aabb.part" for n in (1, 2))
+    for path in (old, new):
+        path.write_text("secret")
+    os.utime(old, (0, 0))
+    with caplog.at_level("WARNING", "alimark.serve"):
+        ring.reload()
+    assert (old.exists(), new.exists()) == (False, True), "another process may be writing the new one"
+    assert [record.__dict__["file"] for record in caplog.records] == [old.name]
 
 
 def test_a_bad_key_is_set_aside_and_the_others_work(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

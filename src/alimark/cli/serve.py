@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Serve marked text and detections over HTTP, with a web page.", add_completion=False)
 
 Data = Annotated[
-    Path | None, typer.Option(help="Folder of keys and records.", show_default="serve/ in the cache folder of alimark")
+    Path | None, typer.Option(help="Folder of keys and records.", show_default="serve/ in the data folder of alimark")
 ]
 Config = Annotated[Path | None, typer.Option(help="TOML file of settings; docs/serving.md lists the settings.")]
 Tenant = Annotated[str, typer.Option(help="The tenant that it belongs to; empty for all tenants.")]
@@ -229,7 +229,7 @@ def prune(
 
 
 def _settings(data: Path | None, config: Path | None, **given: object) -> Settings:
-    from alimark.core._util.paths import cache_folder
+    from alimark.core._util.paths import cache_folder, data_folder
 
     for library in ("fastapi", "uvicorn", "prometheus_client"):
         if not find_spec(library):
@@ -237,7 +237,30 @@ def _settings(data: Path | None, config: Path | None, **given: object) -> Settin
     from alimark.serve.settings import read_settings
 
     named = {name: value for name, value in {**given, "data": data}.items() if value is not None}
-    return read_settings(config, named, default_data=cache_folder() / "serve")
+    settings = read_settings(config, named, default_data=data_folder() / "serve")
+    if settings.data == data_folder() / "serve":
+        _move(cache_folder() / "serve", settings.data)
+    return settings
+
+
+def _move(old: Path, new: Path) -> None:
+    """Moves an installation out of the cache folder, which people clear, unless there is one in the new place."""
+    import sqlite3
+
+    if new.exists() or not old.exists():
+        return
+    try:
+        if (database := old / "alimark.db").exists():
+            with closing(sqlite3.connect(database, timeout=0)) as connection:
+                connection.execute("PRAGMA journal_mode=DELETE")  # fails while a service has the database open
+        new.parent.mkdir(parents=True, exist_ok=True)
+        old.rename(new)
+    except (OSError, sqlite3.Error) as error:
+        raise AlimarkError(
+            f"keys and records belong in {new} and could not be moved there from {old} ({error}); if a service uses them, stop "
+            "it first, and if the folders are on two disks, move them yourself"
+        ) from None
+    show.note(f"keys and records were moved from {old}, where they are lost when the cache is cleared, to {new}")
 
 
 def _store(settings: Settings) -> closing[Store]:

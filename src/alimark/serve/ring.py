@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -24,6 +25,9 @@ from alimark.serve.auth import check_labels
 from alimark.serve.database import Connection, Store
 
 log = logging.getLogger("alimark.serve")
+
+_WRITING = 10.0
+"""Seconds within which a key file is written."""
 
 
 class NoKey(AlimarkError):
@@ -86,6 +90,12 @@ class Ring:
         for name in set_aside.keys() - self.set_aside.keys():
             log.warning("a key was set aside", extra={"key": name, "reason": set_aside[name]})
         self._labels, self.set_aside = labels, set_aside
+        for part in self._folder.glob(".ak*.part"):
+            # A process that was killed left a whole secret; a younger file may be one that another process is writing.
+            with suppress(OSError):
+                if time.time() - part.stat().st_mtime > _WRITING:
+                    part.unlink()
+                    log.warning("the rest of a key that was never finished was removed", extra={"file": part.name})
 
     def _load(self, name: str) -> Key:
         key = Key.load(self._path(name))

@@ -346,9 +346,10 @@ def fuzz(target: str, *, seconds: float = 0.0, inputs: int = 0, seed: int = 0, s
         until = time.monotonic() + seconds
         while (inputs and result.inputs < inputs) or (seconds and time.monotonic() < until):
             data = chance.randbytes(8) if target == "service" else mutated(chance.choice(seeds), seeds, chance)
-            if not attempt(read, data, result) and save:
+            if (
+                not attempt(read, data, result) and save and target != "service"
+            ):  # its seeds mean something else tomorrow
                 name = hashlib.sha256(data).hexdigest()[:16]
-                (CORPUS / target).mkdir(exist_ok=True)
                 (CORPUS / target / f"found-{name}").write_bytes(data)
     return result
 

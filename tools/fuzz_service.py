@@ -145,6 +145,14 @@ class Attacked:
             raise TimeoutError(f"no answer within {ANSWER_SECONDS:g} s: {data[:1000]!r}")
         return _statuses(answer)
 
+    def warm_up(self) -> None:
+        """Makes the service compile what it has not compiled yet, which may take longer than a request may."""
+        body = b'{"input": "One came. Two went."}'
+        head = f"POST /v1/detect HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {self.tokens['user']}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        while self.send(head.encode() + body, whole=1) != [200]:
+            time.sleep(1)
+
     def memory(self) -> int:
         """Returns the megabytes of memory that the service has had at most."""
         return int(Path(f"/proc/{self.pid}/status").read_text().split("VmHWM:")[1].split()[0]) // 1024
@@ -255,8 +263,12 @@ def attacked_service(corpus: list[bytes]) -> Iterator[Attacked]:
             port = int(served.url.rpartition(":")[2])
             attacked = Attacked(port, secrets, Watchdog(watching), served.running.pid, described(port))
             attacked.bodies += [(line.decode(), body) for line, _, body in (data.partition(b"\n") for data in corpus)]
+            attacked.warm_up()
             yield attacked
         finally:
+            for line in served.log.read_text(errors="replace").splitlines():
+                if "unexpected" in line:
+                    print(line[:3000], file=sys.stderr)
             for process in (watching, served.running):
                 process.kill()
                 process.wait()

@@ -78,3 +78,23 @@ def make_model(folder: Path, kind: str, pooling: str = "mean", max_tokens: int =
     write(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": 32} | modes)
     (folder / "2_Normalize").mkdir()
     return folder
+
+
+def make_instructor(folder: Path, pickled: tuple[str, ...]) -> Path:
+    """A model with a Dense module behind the pooling, whose weights are pickled in the folders `pickled`."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    make_model(folder, "bert")
+    modules = json.loads((folder / "modules.json").read_text())
+    dense = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+    write(folder / "modules.json", [*modules[:2], dense, {**modules[2], "idx": 3, "name": "3", "path": "3_Normalize"}])
+    (folder / "2_Normalize").rename(folder / "3_Normalize")
+    identity = {"in_features": 32, "out_features": 24, "bias": False}
+    write(folder / "2_Dense/config.json", identity | {"activation_function": "torch.nn.modules.linear.Identity"})
+    random = torch.Generator().manual_seed(3)
+    save_file({"linear.weight": torch.randn(24, 32, generator=random)}, folder / "2_Dense/model.safetensors")
+    for part in pickled:
+        torch.save(load_file(folder / part / "model.safetensors"), folder / part / "pytorch_model.bin")
+        (folder / part / "model.safetensors").unlink()
+    return folder

@@ -1,7 +1,8 @@
-"""Small byte-level BPE tokenizers, trained for a test, and a tiny random Phi."""
+"""Small byte-level BPE tokenizers, trained for a test, and tiny random models: a Phi, and an OPT as the model hub has it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,4 +47,41 @@ def save_phi(
             model.lm_head.bias[number] = bias(token)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    return folder
+
+
+def save_opt(folder: Path, texts: Sequence[str], frequent: dict[str, float]) -> Path:
+    """Saves a random OPT as on the hub: pickled, without `model.` in its names, with vocab.json, merges.txt and a first token.
+
+    Its output layer is the table of its inputs. What is `frequent` gets a share of one direction in it, which the last layer
+    norm adds to every state.
+    """
+    import torch
+    import transformers
+
+    model_of_texts = byte_level_tokenizer(texts, 400, "</s>")
+    model_of_texts.model.save(str(folder))
+    settings = {"tokenizer_class": "GPT2Tokenizer", "add_bos_token": True, "model_max_length": 256}
+    tokens = dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"), "</s>")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | tokens))
+    (folder / "special_tokens_map.json").write_text(json.dumps(tokens))
+    vocabulary = model_of_texts.get_vocab()
+    config = transformers.OPTConfig(
+        vocab_size=len(vocabulary), hidden_size=64, ffn_dim=128, num_hidden_layers=2, num_attention_heads=2,
+        word_embed_proj_dim=64, max_position_embeddings=256, bos_token_id=0, eos_token_id=0, pad_token_id=0,
+        architectures=["OPTForCausalLM"],
+    )  # fmt: skip
+    config.save_pretrained(folder)
+    torch.manual_seed(0)
+    model = transformers.OPTForCausalLM(config)
+    decoder = model.model.decoder
+    with torch.no_grad():
+        decoder.embed_tokens.weight.normal_(std=0.3)
+        decoder.embed_tokens.weight[:, 0] = 0.0
+        for token, share in frequent.items():
+            decoder.embed_tokens.weight[vocabulary[token], 0] = share
+        decoder.final_layer_norm.bias[0] = 1.0
+        decoder.final_layer_norm.weight[0] = 0.0
+    state = {f"decoder.{name}": tensor for name, tensor in decoder.state_dict().items()}
+    torch.save(state, folder / "pytorch_model.bin")
     return folder

@@ -21,7 +21,7 @@ from alimark.core.embedding import onnx_graph as _graph
 from alimark.core.embedding.base import LoadedEmbedder
 from alimark.core.embedding.loading import load_embedder
 from alimark.errors import ModelError, TextError
-from tiny_embedders import WORDS, make_model, write
+from tiny_embedders import WORDS, make_instructor, make_model, write
 
 TEXTS = [
     "the river ran over the garden",
@@ -312,6 +312,26 @@ class TestErrors:
         (folder / "2_Normalize" / "pytorch_model.bin").write_bytes(b"")
         with pytest.raises(ModelError, match="pickle"):
             load_embedder(str(folder), backend="torch")
+
+    @pytest.mark.parametrize("pickled", [("2_Dense",), ("", "2_Dense")])
+    def test_checkpoints_of_all_modules_are_converted(
+        self, tmp_path: Path, home: Path, pickled: tuple[str, ...]
+    ) -> None:
+        plain = load_embedder(str(make_instructor(tmp_path / "plain", ())))
+        converted = load_embedder(str(make_instructor(tmp_path / "model", pickled)))
+        assert converted.dimension == 24
+        assert (converted.embed(TEXTS) == plain.embed(TEXTS)).all()
+        assert len(list((home / "converted").iterdir())) == 1
+        dense = converted._model.folder / "2_Dense/model.safetensors"  # type: ignore[attr-defined]
+        dense.write_bytes(dense.read_bytes()[:-1] + b"\1")
+        assert load_embedder(str(tmp_path / "model")).fingerprint != converted.fingerprint
+
+    @pytest.mark.parametrize("path", ["../x", "/tmp", "a/../../x", "..\\x", "C:x"])
+    def test_modules_lie_inside_the_model(self, folder: Path, path: str) -> None:
+        modules = json.loads((folder / "modules.json").read_text())
+        write(folder / "modules.json", [*modules, {**modules[0], "path": path}])
+        with pytest.raises(ModelError, match="inside the model"):
+            load_embedder(str(folder))
 
     def test_devices_and_backends(self, bert: Path) -> None:
         with pytest.raises(ModelError, match="runs on the CPU"):

@@ -153,6 +153,9 @@ def llm(monkeypatch: pytest.MonkeyPatch) -> VLLM:
     module: Any = ModuleType("vllm")
     module.LLM, module.SamplingParams = Engine, SamplingParams
     monkeypatch.setitem(sys.modules, "vllm", module)
+    platforms: Any = ModuleType("vllm.platforms")
+    platforms.current_platform = SimpleNamespace(device_type="cuda")
+    monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
     monkeypatch.setattr(Engine, "story", None)
     return VLLM("some/model", gpu_memory_utilization=0.5)
 
@@ -175,7 +178,15 @@ def test_a_model_that_cannot_be_loaded_is_an_error(llm: VLLM) -> None:
         VLLM("broken")
 
 
+def test_the_device_is_vllms_own(llm: VLLM) -> None:
+    VLLM("some/model", device="cuda:0")
+    assert "device" not in Engine.made.options
+    with pytest.raises(LLMError, match="runs on cuda, not on cpu"):
+        VLLM("some/model", device="cpu")
+
+
 def test_loading_by_name(llm: VLLM, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model.safetensors").touch()
     with monkeypatch.context() as patch:
         patch.setattr(package, "find_spec", lambda name: None)
         with pytest.raises(MissingExtra, match=r"alimark\[vllm\]"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +15,7 @@ import pytest
 from model_fakes import SINGLE, Shelf, files_in
 
 from alimark.core.models import hub, store
+from alimark.errors import ModelError
 
 
 @pytest.fixture
@@ -31,6 +34,9 @@ def stub(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         def answer(self, body: bool) -> None:
             state.asked.append(f"{self.command} {self.path}")
             content = state.files.get(self.path.partition("/resolve/main/")[2])
+            if self.path.startswith("/api/models/org/"):
+                tree = [{"type": "file", "path": name, "size": 2, "oid": "0" * 40} for name in state.files]
+                content = json.dumps(tree if "/tree/" in self.path else {"id": "org/model"}).encode()
             self.send_response(404 if content is None else 200)
             if content is None:
                 self.send_header("X-Error-Code", "EntryNotFound")
@@ -94,3 +100,29 @@ def test_offline_no_hub_is_asked(stub: Any, downloads: list[str], monkeypatch: p
     store.fetch("single")
     assert stub.asked == []
     assert len(downloads) == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "model", "found"),
+    [
+        (["config.json", "model.safetensors"], "org/model", True),
+        (["config.json", "0_Transformer/pytorch_model.bin"], "org/model", True),
+        (["model-00001-of-00002.safetensors"], "org/model", True),
+        (["config.json", "flax_model.msgpack", "onnx/model.onnx", "adapter_model.safetensors"], "org/model", False),
+        (["q4.gguf"], "org/model/q4.gguf", True),
+        (["q4.gguf"], "org/model/q8.gguf", False),
+        (["q4.gguf"], "org/model", False),
+    ],
+)
+def test_a_check_looks_for_weights_on_the_hub(
+    stub: Any, files: list[str], model: str, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", os.environ["HF_ENDPOINT"])  # read once, on import
+    stub.files.clear()
+    stub.files |= dict.fromkeys(files, b"{}")
+    if found:
+        store.check(model)
+    else:
+        with pytest.raises(ModelError, match="with weights"):
+            store.check(model)
+    assert not any(file in line for line in stub.asked for file in files)

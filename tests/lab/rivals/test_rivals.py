@@ -73,7 +73,7 @@ class TestKeys:
         assert dict(parameters("simmark", {}, "paper")) == {"lower": None, "upper": None, "decay": 250.0}
         assert parameters("pmark", {})["channels"] == 4
         assert parameters("pmark", {}, "paper")["median"] == "sampled"
-        assert (parameters("exp", {})["length"], parameters("exp", {}, "paper")["length"]) == (256, 420)
+        assert (parameters("exp", {})["length"], parameters("exp", {}, "paper")["length"]) == (256, 256)
         assert SCHEMES.names()[0] == "alimark"
 
     @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from alimark.core.embedding.base import Embedder, ModelFiles, Vectors
 from alimark.core.embedding.onnx import OnnxEmbedder
 from alimark.core.embedding.precision import Precision, at_precision, check_precision, precision_of, precisions_of
 from alimark.core.embedding.sentence_transformers import TorchEmbedder
+from alimark.core.models.folders import read_modules
 from alimark.errors import ModelError, TextError
 
 EMBEDDERS: Registry[Callable[[], Embedder]] = Registry(
@@ -159,16 +160,19 @@ def load_model_files(name: str) -> ModelFiles:
             f"{name} is not an embedder: {folder} is not a folder in sentence-transformers form; `alimark models list` shows "
             "the embedders of the store"
         )
-    modules = onnx_graph.read_modules(folder)
-    weights = (modules[0][1] if modules else folder) / "model.safetensors"
-    if not weights.is_file():
+    read_modules(folder)  # an embedder, not a language model
+    folder = store.resolve_weights(name)
+    parts = [path for _, path in read_modules(folder) if (path / "model.safetensors").is_file()]
+    if parts[:1] != [path for _, path in read_modules(folder)[:1]]:
         raise ModelError(
             f"{folder} holds no model.safetensors, the only weight format that alimark loads; convert its weights to it"
         )
-    digest = _hash_once(weights, cache_folder() / "fingerprints")
+    digest, *others = [_hash_once(path / "model.safetensors", cache_folder() / "fingerprints") for path in parts]
+    if others:  # weights of further modules, such as Dense layers, change the vectors as well
+        digest = hashlib.sha256("".join([digest, *others]).encode()).hexdigest()
     # The same weights get the same name whichever way they were named, so that a key finds them on another machine.
     known = (entry.name for entry in store.entries().values() if entry.weights.sha256 == digest)
-    return ModelFiles(folder, weights, next(known, name), f"sha256:{digest}")
+    return ModelFiles(folder, parts[0] / "model.safetensors", next(known, name), f"sha256:{digest}")
 
 
 def _hash_once(path: Path, records: Path) -> str:

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.core._util.files import replacing, write_whole
+from alimark.core.models.folders import read_json, read_modules
 from alimark.errors import ModelError
 
 VERSION = 3
@@ -45,8 +46,6 @@ _LARGEST = 63
 """The largest rounded weight, of 7 bits: with 8, CPUs without VNNI instructions overflow, as they add products in 16 bits."""
 
 Floats = NDArray[np.float32]
-Json = Any
-"""The content of a JSON file, not checked yet."""
 
 
 class UnknownArchitecture(ModelError):
@@ -69,31 +68,6 @@ class Recipe:
     @property
     def digest(self) -> str:
         return hashlib.sha256(json.dumps([VERSION, asdict(self)], sort_keys=True).encode()).hexdigest()[:8]
-
-
-def read_json(path: Path) -> Json:
-    """The content of a JSON file; ModelError where it is missing or malformed."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ModelError(f"{path.parent} holds no {path.name}; fetch the model again") from error
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read ({error}); fetch the model again") from error
-
-
-def read_modules(folder: Path) -> list[tuple[str, Path]]:
-    """The types of a model's modules, in order, each with its folder."""
-    if not (folder / "modules.json").exists():
-        raise ModelError(
-            f"{folder} is not a sentence-transformers model: it holds no modules.json; name another folder"
-        )
-    try:
-        return [
-            (str(module["type"]).rpartition(".")[2], folder / module["path"])
-            for module in read_json(folder / "modules.json")
-        ]
-    except (TypeError, KeyError) as error:
-        raise ModelError(f"{folder / 'modules.json'} is malformed; fetch the model again") from error
 
 
 def read_recipe(folder: Path) -> Recipe:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from alimark.core.embedding import onnx_graph
 from alimark.core.embedding.base import MAX_CHARACTERS, LoadedEmbedder, ModelFiles, Vectors, cut_text
+from alimark.core.models.folders import read_modules
 from alimark.core.models.torch_weights import quiet
 from alimark.errors import MissingExtra, ModelError
 
@@ -164,7 +165,7 @@ class TorchEmbedder(LoadedEmbedder):
 
 def _refuse_pickles(folder: Path) -> None:
     """Raises ModelError for a folder with pickled weights, which sentence-transformers would load and which can run code."""
-    for _, module in onnx_graph.read_modules(folder):
+    for _, module in read_modules(folder):
         if not (module / "model.safetensors").exists():
             pickles = [file for suffix in ("bin", "pt", "pkl") for file in module.glob(f"*.{suffix}")]
             if pickles:

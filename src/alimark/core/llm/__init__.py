@@ -161,7 +161,7 @@ def _from_files(engine: str, model: str, **options: Any) -> LLM:
     if not engine:
         engine = _usual_engine(gguf=path.suffix == ".gguf")
         _need(engine)
-    if engine == "transformers" and path.is_dir():
+    if path.is_dir():
         path = store.resolve_weights(model)  # OPT and others are on the hub as pickled checkpoints only
     if known and known.add_bos is not None:
         options.setdefault("add_bos", known.add_bos)

@@ -40,6 +40,7 @@ class VLLM(LLM):
         model: The folder, hub id or file.
         name: The model's name in records; default, the last part of `model`.
         add_bos: A token id to put in front of prompts if the tokenizer does not do so itself.
+        device: Where the model shall run, "cuda" or "cpu". vLLM runs on what it was built for; another device is an error.
         engine_options: All other options go to `vllm.LLM`.
 
     Raises:
@@ -48,12 +49,22 @@ class VLLM(LLM):
     """
 
     def __init__(
-        self, model: str | Path, *, name: str | None = None, add_bos: int | None = None, **engine_options: object
+        self,
+        model: str | Path,
+        *,
+        name: str | None = None,
+        add_bos: int | None = None,
+        device: str = "",
+        **engine_options: object,
     ) -> None:
         try:
             import vllm
+            from vllm.platforms import current_platform
         except ImportError:
             raise MissingExtra("vllm", "vllm") from None
+        here = current_platform.device_type
+        if device.partition(":")[0] not in ("", here):
+            raise LLMError(f"this vLLM runs on {here}, not on {device}; leave out the device, or install another build")
         self._name = name or Path(model).stem
         options: dict[str, object] = {"enable_prefix_caching": True, "trust_remote_code": False, **engine_options}
         if not str(model).endswith(".gguf"):

@@ -14,33 +14,41 @@ from pathlib import Path
 
 from alimark.core.models.checkpoint import convert
 from alimark.core.models.fetching import build_once
+from alimark.core.models.folders import has_safetensors, parts_with_weights, read_modules
 from alimark.errors import ModelError
 
 _WHOLE, _INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 _SHARD = re.compile(r"pytorch_model[A-Za-z0-9_.-]*\.bin")
 
 # Types of other files that transformers reads.
-_OTHER_FILES = frozenset({".json", ".txt", ".model", ".spm"})
-
-
-def has_safetensors(folder: Path) -> bool:
-    """Whether a folder holds weights in the form of safetensors."""
-    return any(folder.glob("*.safetensors"))
+_OTHER_FILES = frozenset({".json", ".txt", ".model", ".spm", ".safetensors"})
 
 
 def as_safetensors(folder: Path, home: Path) -> Path:
     """The folder of a model where it holds safetensors, otherwise the converted copy in the store, made if necessary."""
-    if has_safetensors(folder):
+    first, *further = parts_with_weights(folder)
+    # A further module that has no checkpoint may be of a kind that needs no weights.
+    parts = [first, *(part for part in further if any(part.glob("pytorch_model*")))]
+    pickled = [part for part in parts if not has_safetensors(part)]
+    if not pickled:
         return folder
-    checkpoints = _checkpoints(folder)
-    others = [path for path in sorted(folder.iterdir()) if path.suffix in _OTHER_FILES and path.is_file()]
+    checkpoints = [path for part in pickled for path in _checkpoints(part)]
+    modules = [path for _, path in read_modules(folder)] if (folder / "modules.json").exists() else []
+    others = [path for part in dict.fromkeys([folder, *modules]) for path in _other_files(part)]
     try:
-        return build_once(home, _digest([*checkpoints, *others]), lambda ready: _convert(checkpoints, others, ready))
+        return build_once(
+            home, _digest([*checkpoints, *others]), lambda ready: _convert(folder, checkpoints, others, ready)
+        )
     except OSError as error:
         raise ModelError(
             f"cannot write the weights of {folder} as safetensors under {home} ({error}); "
             f"free some space, or set ALIMARK_HOME to a folder that you can write to"
         ) from error
+
+
+def _other_files(folder: Path) -> list[Path]:
+    """What lies beside checkpoints, and the safetensors of modules that have no checkpoint."""
+    return [path for path in sorted(folder.glob("*")) if path.suffix in _OTHER_FILES and path.is_file()]
 
 
 def _checkpoints(folder: Path) -> list[Path]:
@@ -50,7 +58,8 @@ def _checkpoints(folder: Path) -> list[Path]:
         paths = [folder / name for name in sorted(set(_weight_map(folder / _INDEX).values()))]
     if not paths or not all(path.is_file() for path in paths):
         raise ModelError(
-            f"{folder} holds neither safetensors nor a complete {_WHOLE}; use a folder with the weights of a model"
+            f"{folder} holds neither safetensors (model.safetensors) nor a complete {_WHOLE}; "
+            "use a folder with the weights of a model"
         )
     return paths
 
@@ -71,14 +80,19 @@ def _digest(paths: list[Path]) -> str:
     return hashlib.sha256(json.dumps(states).encode()).hexdigest()[:32]
 
 
-def _convert(checkpoints: list[Path], others: list[Path], ready: Path) -> None:
+def _convert(folder: Path, checkpoints: list[Path], others: list[Path], ready: Path) -> None:
+    def placed(path: Path) -> Path:
+        place: Path = ready / path.parent.relative_to(folder)
+        place.mkdir(exist_ok=True, parents=True)
+        return place
+
     for path in checkpoints:
-        convert(path, ready / _renamed(path.name))
+        convert(path, placed(path) / _renamed(path.name))
     for path in others:
         if path.name == _INDEX:
-            _write_index(path, ready)
+            _write_index(path, placed(path))
         else:
-            shutil.copyfile(path, ready / path.name)
+            shutil.copyfile(path, placed(path) / path.name)
 
 
 def _renamed(name: str) -> str:

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alimark.core._util.paths import cache_folder
 from alimark.core.models import manifest
+from alimark.core.models.folders import has_safetensors, parts_with_weights
 from alimark.core.models.manifest import Entry
 from alimark.errors import HashMismatch, MissingExtra, ModelError
 
@@ -32,9 +33,10 @@ if TYPE_CHECKING:
 # Data files only: *.bin, *.pt and *.pkl files are pickles, which can run code when they are unpickled.
 HUB_PATTERNS = ("*.safetensors", "*.json", "*.txt", "*.model", "*.gguf", "*.spm")
 # Downloaded to be converted, and only where a repository has no safetensors.
-CHECKPOINT_PATTERNS = ("pytorch_model*.bin",)
+_CHECKPOINTS = "pytorch_model*.bin"
 TOKENIZER_PATTERNS = ("*.json", "*.txt", "*.model", "*.spm")
 
+_WEIGHTS = re.compile(r"(.*/)?(model[\w.-]*\.safetensors|pytorch_model[\w.-]*\.bin)")
 _HUB_ID = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:/(?P<file>[\w./-]+\.gguf))?")
 
 
@@ -125,17 +127,20 @@ def resolve_weights(model: str | Path) -> Path:
     """The folder of a model with its weights as safetensors, for a name of the manifest, a folder or a hub id.
 
     Weights that exist as pickled checkpoints only (pytorch_model.bin, whole or in shards) are converted once, without running
-    code from them.
+    code from them; of a model in sentence-transformers form, the weights of all modules.
     """
-    from alimark.core.models import converting
-
     name = str(model)
     folder = resolve(name)
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder; give a folder with safetensors or a checkpoint")
-    on_hub = _on_hub(name)
-    if on_hub and not converting.has_safetensors(folder):
-        folder = _from_hub(on_hub["repo"], None, (*HUB_PATTERNS, *CHECKPOINT_PATTERNS))
+    pickled = [part.relative_to(folder) for part in parts_with_weights(folder) if not has_safetensors(part)]
+    if not pickled:
+        return folder
+    from alimark.core.models import converting
+
+    if on_hub := _on_hub(name):
+        checkpoints = [(part / _CHECKPOINTS).as_posix() for part in pickled]
+        folder = _from_hub(on_hub["repo"], None, (*HUB_PATTERNS, *checkpoints))
     return converting.as_safetensors(folder, cache_folder())
 
 
@@ -147,22 +152,32 @@ def resolve_tokenizer(model: str | Path) -> Path:
 
 
 def check(model: str | Path) -> None:
-    """Checks that a model, as for `resolve`, is on this machine or can be downloaded. No weights are downloaded."""
+    """Checks that a model, as for `resolve`, is on this machine or its weights can be downloaded, without downloading them."""
     name = str(model)
     match = _on_hub(name)
     if match is None:
         if name not in entries():
             resolve(name)  # a path; raises an error for any other name
         return
+    repo, file = match["repo"], match["file"]
     with suppress(ModelError):
-        _from_hub(match["repo"], match["file"], download=False)
-        return
+        folder = _from_hub(repo, file, download=False)  # it may hold a tokenizer only
+        if file or _have_weights(path.name for path in folder.rglob("*")):
+            return
     from huggingface_hub import HfApi
 
     try:
-        HfApi().auth_check(match["repo"])
+        HfApi().auth_check(repo)
+        files = HfApi().list_repo_files(repo)
     except Exception as error:  # the errors of the hub library have no common base class
-        raise _hub_error(match["repo"], error) from error
+        raise _hub_error(repo, error) from error
+    if not (file in files if file else _have_weights(files)):
+        wanted = file or "model.safetensors or pytorch_model.bin"
+        raise ModelError(f"{repo} on the model hub has no {wanted}; name a repository, or a file of it, with weights")
+
+
+def _have_weights(files: Iterable[str]) -> bool:
+    return any(_WEIGHTS.fullmatch(file) for file in files)
 
 
 def _on_hub(name: str) -> re.Match[str] | None:

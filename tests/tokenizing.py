@@ -7,6 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
 
 def byte_level_tokenizer(texts: Sequence[str], vocab_size: int, special: str) -> Any:
     """A tokenizer of the tokenizers library, with one special token of id 0."""
@@ -50,7 +55,7 @@ def save_phi(
     return folder
 
 
-def save_opt(folder: Path, texts: Sequence[str], frequent: dict[str, float]) -> Path:
+def save_opt(folder: Path, texts: Sequence[str], frequent: dict[str, float], template: str = "") -> Path:
     """Saves a random OPT as on the hub: pickled, without `model.` in its names, with vocab.json, merges.txt and a first token.
 
     Its output layer is the table of its inputs. What is `frequent` gets a share of one direction in it, which the last layer
@@ -63,7 +68,8 @@ def save_opt(folder: Path, texts: Sequence[str], frequent: dict[str, float]) -> 
     model_of_texts.model.save(str(folder))
     settings = {"tokenizer_class": "GPT2Tokenizer", "add_bos_token": True, "model_max_length": 256}
     tokens = dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"), "</s>")
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings | tokens))
+    chat = {"chat_template": template} if template else {}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | tokens | chat))
     (folder / "special_tokens_map.json").write_text(json.dumps(tokens))
     vocabulary = model_of_texts.get_vocab()
     config = transformers.OPTConfig(
@@ -76,7 +82,11 @@ def save_opt(folder: Path, texts: Sequence[str], frequent: dict[str, float]) -> 
     model = transformers.OPTForCausalLM(config)
     decoder = model.model.decoder
     with torch.no_grad():
-        decoder.embed_tokens.weight.normal_(std=0.3)
+        for parameter in decoder.layers.parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(std=0.3)  # large, or each token would be followed by itself
+        decoder.embed_positions.weight.normal_()
+        decoder.embed_tokens.weight.normal_(std=0.15)
         decoder.embed_tokens.weight[:, 0] = 0.0
         for token, share in frequent.items():
             decoder.embed_tokens.weight[vocabulary[token], 0] = share

@@ -13,7 +13,7 @@ from stories import sentence_over
 from alimark.core.llm import DEFAULT_LLM, load_llm
 from alimark.core.llm.base import LLM, Request, Sampling
 from alimark.testing import StandInLLM
-from tokenizing import save_phi
+from tokenizing import CHAT_TEMPLATE, save_phi
 
 
 @pytest.fixture(scope="session")
@@ -23,12 +23,10 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("transformers")
     sentences = [draw.text for draw in StandInLLM().draw([Request("", 200, 0)], Sampling(), sentence_over)[0]]
     biases = {".": 6.0, "Ġ": 3.0, "Ċ": 2.0, "<end>": 1.0, "Ã": 2.0}
-    template = (
-        "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
-        "{% if add_generation_prompt %}assistant: {% endif %}"
-    )
     sizes = {"vocabulary": 400, "num_attention_heads": 4, "max_position_embeddings": 256}
-    return save_phi(tmp_path_factory.mktemp("tiny"), sentences, 20, lambda t: biases.get(t, 0.0), template, **sizes)
+    return save_phi(
+        tmp_path_factory.mktemp("tiny"), sentences, 20, lambda t: biases.get(t, 0.0), CHAT_TEMPLATE, **sizes
+    )
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from alimark.core.llm import DEFAULT_LLM, load_llm
 from alimark.core.llm.base import LLM, Request, Sampling
 from alimark.errors import LLMError
 from alimark.testing import StandInLLM
-from tokenizing import save_opt
+from tokenizing import CHAT_TEMPLATE, save_opt
 
 pytest.importorskip("vllm")
 
@@ -20,7 +21,7 @@ OPTIONS = {"device": "cpu", "dtype": "float32", "enforce_eager": True}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_process() -> None:
+def one_process() -> Iterator[None]:
     """Lets the engine run in this process: processes of its own are ended hard, with messages, when the tests end."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
@@ -31,7 +32,8 @@ def one_process() -> None:
 @pytest.fixture(scope="module")
 def opt_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sentences = [draw.text for draw in StandInLLM().draw([Request("", 200, 0)], Sampling(), sentence_over)[0]]
-    return save_opt(tmp_path_factory.mktemp("opt"), sentences, {".": 6.0, "Ġ": 3.0, "Ċ": 2.0, "Ã": 2.0})
+    frequent = {".": 3.5, "Ġ": 3.5, "Ċ": 1.5, "Ã": 1.5}
+    return save_opt(tmp_path_factory.mktemp("opt"), sentences, frequent, CHAT_TEMPLATE)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ seeds: the first time graphs are recorded on the way, the second is what a serve
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -68,7 +69,7 @@ Continue = Callable[[str, int, int], list[str]]
 
 def ours(prompts: Sequence[str], key: Key, embedder: Embedder, llm: LLM, options: argparse.Namespace) -> float:
     """Writes all texts and prints what it took; the seconds of a text."""
-    settings = GenerationSettings(options.sentences, options.candidates)
+    settings = GenerationSettings(options.sentences, options.candidates, steering=options.steering)
     batch = options.batch or min(len(prompts), default_batch(llm))
     started = time.monotonic()
     made = []
@@ -95,7 +96,7 @@ def models(options: argparse.Namespace) -> tuple[Embedder, LLM, Key]:
     on = {} if options.device is None else {"device": options.device}
     backend: Any = "torch" if options.device == "cuda" else "auto"
     embedder = load_embedder(options.embedder, backend=backend, **({} if backend == "auto" else on))
-    llm = load_llm(options.llm, **on)
+    llm = load_llm(options.llm, **on, **dict(options.option))
     key = Key.generate(embedder=embedder, decision=options.decision, secret=bytes(range(32)))
     return embedder, llm, key
 
@@ -165,16 +166,25 @@ def own_generate(name: str, device: str) -> Continue:
     return go_on
 
 
+def engine_option(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    return name, json.loads(value)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--llm", default="smollm2-135m")
     parser.add_argument("--embedder", default="all-MiniLM-L6-v2")
     parser.add_argument("--device", help="cuda or cpu, for engines and embedders that can choose")
+    parser.add_argument("--option", type=engine_option, action="append", default=[], help="of the engine: NAME=JSON")
     parser.add_argument("--prompts", type=Path, help="JSONL with a `prompt` on each line")
     parser.add_argument("--count", type=int, default=4)
     parser.add_argument("--sentences", type=int, default=12)
     parser.add_argument("--candidates", type=int, default=64)
     parser.add_argument("--batch", type=int, help="texts at a time")
+    parser.add_argument(
+        "--steering", type=float, default=0.0, help="0 for none; 2.5 with 8 candidates is the default strength"
+    )
     parser.add_argument("--decision", choices=("hard", "soft"), default="hard")
     parser.add_argument("--rival", choices=("loop", "generate", "none"), default="loop")
     parser.add_argument("--rival-count", type=int, default=1)

@@ -38,16 +38,14 @@ def opt_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tiny_opt(opt_folder: Path) -> LLM:
-    return load_llm(f"vllm:{opt_folder}", **OPTIONS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ALIMARK_HOME", str(opt_folder / "home"))  # the weights are converted
+        return load_llm(f"vllm:{opt_folder}", **OPTIONS)
 
 
 @pytest.fixture(scope="module")
 def smollm() -> LLM:
-    # The store has this model as GGUF, and its converted copy beside; vLLM reads the copy.
-    from alimark.core.models import store
-    from alimark.core.models.torch_weights import converted
-
-    return load_llm(f"vllm:{converted(store.resolve(DEFAULT_LLM))}", max_model_len=1024, **OPTIONS)
+    return load_llm(f"vllm:{DEFAULT_LLM}", max_model_len=1024, **OPTIONS)
 
 
 class TestTinyOPT(Promises):

@@ -160,7 +160,7 @@ def llm(monkeypatch: pytest.MonkeyPatch) -> VLLM:
     return VLLM("some/model", gpu_memory_utilization=0.5)
 
 
-def test_what_the_engine_is_told(llm: VLLM) -> None:
+def test_what_the_engine_is_told(llm: VLLM, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Engine.made.model == "some/model"
     assert Engine.made.options == {
         "enable_prefix_caching": True,
@@ -169,8 +169,9 @@ def test_what_the_engine_is_told(llm: VLLM) -> None:
         "gpu_memory_utilization": 0.5,
     }
     assert (llm.name, repr(llm), llm.max_concurrency, llm.limits) == ("model", "<VLLM model>", 1, ())
+    monkeypatch.setattr("alimark.core.llm.vllm.converted", lambda path: path.with_suffix(""))
     VLLM("x.gguf", name="mine", enable_prefix_caching=False)
-    assert Engine.made.options == {"enable_prefix_caching": False, "trust_remote_code": False}
+    assert (Engine.made.model, Engine.made.options["enable_prefix_caching"]) == ("x", False)
 
 
 def test_a_model_that_cannot_be_loaded_is_an_error(llm: VLLM) -> None:

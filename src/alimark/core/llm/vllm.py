@@ -1,7 +1,7 @@
 """The adapter for vLLM, in this process.
 
-It is written against vLLM's documented interface (`LLM.generate`, `SamplingParams`, `RequestOutput`) and tested with a
-stand-in for it, not with vLLM itself.
+`make test-vllm` runs its tests on vLLM itself; those of `make test` run on a stand-in for it. vLLM reads GGUF files less well
+than transformers, so they are converted to safetensors first.
 
 All draws of a call run as one batch, each with its own seed; their prompts share the prefix cache. A draw stops at a
 string that may end a sentence. If the sentence is not over there ("Dr. "), the draw continues from its exact tokens, so
@@ -27,6 +27,7 @@ from alimark.core.llm._shared import (
     with_bos,
 )
 from alimark.core.llm.base import LLM, Draw, Message, Request, Sampling, StopCondition
+from alimark.core.models.torch_weights import converted
 from alimark.errors import LLMError, MissingExtra
 
 # Tokens of the prompt that are decoded along with a draw: a tokenizer may write a first word without its space.
@@ -66,11 +67,15 @@ class VLLM(LLM):
         if device.partition(":")[0] not in ("", here):
             raise LLMError(f"this vLLM runs on {here}, not on {device}; leave out the device, or install another build")
         self._name = name or Path(model).stem
-        options: dict[str, object] = {"enable_prefix_caching": True, "trust_remote_code": False, **engine_options}
-        if not str(model).endswith(".gguf"):
-            options.setdefault("load_format", "safetensors")  # a pickle could run code
+        options: dict[str, object] = {
+            "enable_prefix_caching": True,
+            "trust_remote_code": False,
+            "load_format": "safetensors",  # a pickle could run code
+            **engine_options,
+        }
+        weights = converted(Path(model)) if str(model).endswith(".gguf") else model
         try:
-            self._llm = vllm.LLM(model=str(model), **options)
+            self._llm = vllm.LLM(model=str(weights), **options)
         except (OSError, ValueError, RuntimeError, TypeError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise LLMError(f"vLLM cannot load {model}: {reason}") from error

@@ -115,6 +115,6 @@ def set_up(data: Path, **settings: Any) -> dict[str, str]:
     service.ring.add(
         Key.generate(embedder=StandInEmbedder(), decision="hard", secret=b"a key of the tests, 32 bytes long"[:32])
     )
-    tokens = {role: service.tokens.create([role], name=role)[1] for role in ("generate", "detect", "admin")}
+    tokens = {role: service.tokens.create([role], name=role)[1] for role in ("generate", "detect", "verdict", "admin")}
     service.close()
     return tokens

@@ -9,6 +9,7 @@ import pytest
 from services import Running
 
 GENERATE, DETECT, ADMIN = {"generate"}, {"detect"}, {"admin"}
+EVERYBODY = {"generate", "detect", "verdict", "admin", "nobody"}
 KEY = "ak" + 18 * "0"
 TABLE: dict[tuple[str, str], tuple[set[str], Any]] = {
     ("GET", "/v1/models"): (GENERATE, None),
@@ -26,14 +27,17 @@ TABLE: dict[tuple[str, str], tuple[set[str], Any]] = {
     ("POST", f"/v1/keys/{KEY}/rotate"): (ADMIN, {}),
     ("POST", f"/v1/keys/{KEY}/retire"): (ADMIN, {}),
     ("POST", f"/v1/keys/{KEY}/activate"): (ADMIN, None),
-    ("GET", "/v1/token"): ({"generate", "detect", "admin"}, None),
+    ("POST", "/v1/verdict"): ({"verdict"}, {"input": "One came. Two went."}),
+    ("GET", "/v1/token"): (EVERYBODY - {"nobody"}, None),
     ("GET", "/v1/tokens"): (ADMIN, None),
     ("POST", "/v1/tokens"): (ADMIN, {"roles": ["detect"]}),
     ("DELETE", "/v1/tokens/tk000000000000"): (ADMIN, None),
     ("GET", "/v1/records"): (ADMIN, None),
     ("GET", "/metrics"): (ADMIN, None),
-    ("GET", "/healthz"): ({"generate", "detect", "admin", "nobody"}, None),
-    ("GET", "/readyz"): ({"generate", "detect", "admin", "nobody"}, None),
+    ("GET", "/healthz"): (EVERYBODY, None),
+    ("GET", "/readyz"): (EVERYBODY, None),
+    ("GET", "/.well-known/alimark"): (EVERYBODY, None),
+    ("GET", "/.well-known/alimark/jwks.json"): (EVERYBODY, None),
 }
 
 
@@ -49,7 +53,7 @@ def test_the_table_names_every_endpoint(running: Running) -> None:
     assert tabled == described
 
 
-@pytest.mark.parametrize("role", ["nobody", "forged", "generate", "detect", "admin"])
+@pytest.mark.parametrize("role", ["nobody", "forged", "generate", "detect", "verdict", "admin"])
 def test_every_endpoint(running: Running, role: str) -> None:
     client = running.client(role if role in running.tokens else None)
     if role == "forged":

@@ -24,7 +24,7 @@ MODES = [schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGAT
 @pytest.mark.parametrize("mode", MODES, ids=["as described", "otherwise"])
 def test_no_request_breaks_the_service(running: Running, mode: Any) -> None:
     # A token of all roles; test_access.py tests the roles.
-    token = running.service.tokens.create(["generate", "detect", "admin"])[1]
+    token = running.service.tokens.create(["generate", "detect", "verdict", "admin"])[1]
     headers = {"authorization": f"Bearer {token}"}
     with running.client(None) as client:
         description = client.get("/openapi.json").json()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,6 +41,17 @@ Alignment = Annotated[
         show_default="for a single text in which the mark was found",
     ),
 ]
+Timestamp = Annotated[
+    str | None,
+    typer.Option(help="Address of an authority of time stamps (RFC 3161), which says in the evidence when it existed."),
+]
+Services = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--service",
+        help="Address of a service to ask in place of a key; may be repeated. A single one gets the token in ALIMARK_TOKEN.",
+    ),
+]
 Calibration = Annotated[
     Path | None,
     typer.Option(help="Output of `alimark calibrate --json` under the same key, which the evidence then contains."),
@@ -46,7 +59,7 @@ Calibration = Annotated[
 
 
 def detect(
-    key: options.KeyFiles,
+    key: options.MaybeKeyFiles = None,
     files: Files = None,
     fpr: options.Fpr = 0.01,
     excerpt: options.Excerpt = None,
@@ -59,6 +72,8 @@ def detect(
     precision: options.Precision = "auto",
     report: ReportFile = None,
     calibration: Calibration = None,
+    timestamp: Timestamp = None,
+    service: Services = None,
     alignment: Alignment = None,
     as_json: options.JsonOutput = False,
 ) -> None:
@@ -76,6 +91,7 @@ def detect(
         alimark detect -k key.json report.docx page.html paper.pdf
         alimark detect -k keys/ text.txt              # which of several keys
         alimark detect -k key.json text.txt --report evidence.html
+        alimark detect --service https://detector.example text.txt
         alimark detect -k key.json --restructure learned+single \\
             --llm openai:http://localhost:8000/v1 text.txt
 
@@ -83,6 +99,12 @@ def detect(
     """
     from alimark.core.keys.folder import load_keys
 
+    if service and not key:
+        raise typer.Exit(_ask(service, files or [], report, as_json))
+    if service or not key:
+        raise AlimarkError(
+            "name a key file or folder with -k, or the address of a service with --service, and not both"
+        )
     keys = load_keys(key)
     settings = options.search_settings(keys, fpr, excerpt, restructure, llm, variants, draws, tail, null, precision)
     if not files:
@@ -91,8 +113,35 @@ def detect(
         verify.check_report(report, files)
     answers = _answers(files, keys, settings, llm)
     if report is not None:
-        verify.write_report(report, answers, keys, fpr, calibration)
+        verify.write_report(report, answers, keys, fpr, calibration, timestamp)
     raise typer.Exit(_print(answers, fpr, as_json, alignment))
+
+
+def _ask(services: list[str], names: list[str], report: Path | None, as_json: bool) -> int:
+    """Asks services about all texts, prints their answers, and returns the exit status: 0 where each text is recognised."""
+    from alimark.audit.remote import RemoteDetector
+    from alimark.core._util.files import write_whole
+
+    token = os.environ.get("ALIMARK_TOKEN") if len(services) == 1 else None
+    detector = RemoteDetector(dict.fromkeys(services, token))
+    answers = {name: detector.detect(texts.read_text(name).strip()) for name in names}
+    pairs = [(name, answer) for name, every in answers.items() for answer in every]
+    if as_json:
+        show.print_json([{"file": name, **asdict(answer)} for name, answer in pairs])
+    for name, answer in pairs if not as_json else []:
+        where = f"{answer.operator} ({answer.service})"
+        rate = f"at a false-positive rate of {answer.false_positive_rate}"
+        show.stdout().print(
+            f"{name}: {answer.error or f'{answer.verdict} by {where}, {rate}'}", markup=False, soft_wrap=True
+        )
+    if report is not None:
+        for number, signed in enumerate((answer.signed for _, answer in pairs if answer.signed), 1):
+            path = report if number == 1 else report.with_stem(f"{report.stem}-{number}")
+            write_whole(path, f"{signed}\n".encode())
+            show.note(f"wrote {path}; alimark verify checks it")
+    if not all(any(answer.verdict for answer in every) for every in answers.values()):
+        return 2
+    return 0 if all(any(answer.verdict == "found" for answer in every) for every in answers.values()) else 1
 
 
 def _answers(names: list[str], keys: list[Key], settings: RandomKeys, llm_name: str | None) -> verify.Answers:

@@ -17,15 +17,14 @@ if TYPE_CHECKING:
     from alimark.core.keys.key import Key
 
 KeyFile = Annotated[Path, typer.Option("-k", "--key", help="Key file from `alimark keygen`.")]
-KeyFiles = Annotated[
-    list[Path],
-    typer.Option(
-        "-k",
-        "--key",
-        help="Key file, or a folder of key files; may be repeated. With several keys, the likeliest one is named and its "
-        "p-value is corrected for their number.",
-    ),
-]
+_KEYS = typer.Option(
+    "-k",
+    "--key",
+    help="Key file, or a folder of key files; may be repeated. With several keys, the likeliest one is named and its "
+    "p-value is corrected for their number.",
+)
+KeyFiles = Annotated[list[Path], _KEYS]
+MaybeKeyFiles = Annotated[list[Path] | None, _KEYS]
 Output = Annotated[
     Path | None, typer.Option("--output", help="JSONL file to append to; ids that it has already are skipped.")
 ]

@@ -29,7 +29,7 @@ from alimark.serve import schemas
 from alimark.serve.auth import Token
 from alimark.serve.bodies import BoundedRoute
 from alimark.serve.checking import Answer, Check
-from alimark.serve.errors import AnyTextResponse, ApiError, to_api_error
+from alimark.serve.errors import ApiError, to_api_error
 from alimark.serve.metrics import CONTENT_TYPE
 from alimark.serve.places import QueueFull
 from alimark.serve.records import Record, of_detection, of_text
@@ -50,8 +50,11 @@ PROOF_FPR = 0.01
 
 
 @router.post("/v1/detect", tags=["checking"], response_model=schemas.Detections, response_model_exclude_none=True)
-async def detect(body: schemas.Detect, service: ServiceOf, token: DetectToken) -> Response:
-    """Tests each text for the watermark of a key. If no key ids are given, all active keys are tried."""
+async def detect(request: Request, body: schemas.Detect, service: ServiceOf, token: DetectToken) -> Response:
+    """Tests each text for the watermark of a key. If no key ids are given, all active keys are tried.
+
+    With the header `Accept: application/jose` the answer is signed: a compact JWS, which `alimark verify` checks.
+    """
     texts = [body.input] if isinstance(body.input, str) else body.input
     most = service.settings.max_texts
     if len(texts) > most:
@@ -81,7 +84,7 @@ async def detect(body: schemas.Detect, service: ServiceOf, token: DetectToken) -
     results = [
         {"error": to_api_error(outcome).error} if isinstance(outcome, AlimarkError) else outcome[0] for outcome in outcomes
     ]  # fmt: skip
-    return AnyTextResponse({"fpr": body.fpr, "results": results})
+    return service.response(request, {"fpr": body.fpr, "results": results})
 
 
 _FILE = {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.staticfiles import StaticFiles
 
 import alimark
-from alimark.serve import api, openai, schemas
+from alimark.serve import api, openai, schemas, verdicts
 from alimark.serve.docs_page import docs_page
 from alimark.serve.errors import ApiError
 from alimark.serve.gate import Gate
@@ -76,11 +76,16 @@ def create_app(service: Service) -> FastAPI:
     app.state.service = service
     app.include_router(openai.router)
     app.include_router(api.router)
+    app.include_router(verdicts.router)
     app.mount("/page", StaticFiles(directory=PAGE))
 
     @app.get("/", include_in_schema=False, response_class=FileResponse)
     async def page() -> Path:
         return PAGE / "index.html"
+
+    @app.get("/detector", include_in_schema=False, response_class=FileResponse)
+    async def detector() -> Path:
+        return PAGE / "detector.html"
 
     @app.get("/docs", include_in_schema=False, response_class=HTMLResponse)
     async def docs() -> str:
@@ -139,7 +144,8 @@ def run(service: Service) -> None:
     service.warm_up()
     config = uvicorn.Config(
         create_app(service), host=settings.host, port=settings.port, log_config=None, access_log=False,
-        http="h11", server_header=False, proxy_headers=False, timeout_keep_alive=30, h11_max_incomplete_event_size=64 * 1024,
+        http="h11", server_header=False, proxy_headers=settings.public_detector, timeout_keep_alive=30,
+        h11_max_incomplete_event_size=64 * 1024,
         timeout_graceful_shutdown=int(settings.shutdown) or 1,
     )  # fmt: skip
     logging.getLogger("alimark.serve").info(

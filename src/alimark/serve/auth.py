@@ -7,18 +7,20 @@ hash, and no slow password hash is needed.
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import math
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, get_args
 
 from alimark.errors import AlimarkError
 from alimark.serve.database import Store
 
-Role = Literal["generate", "detect", "admin"]
+Role = Literal["generate", "detect", "verdict", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
 """No role includes another: an administrator of keys and tokens need not be able to read texts, and vice versa."""
 
@@ -46,6 +48,24 @@ class Token:
     """Empty for no tenant: such a token writes with keys that have no tenant, and detects with the keys of all tenants."""
     name: str
     created: float
+
+
+PUBLIC = Token("public", ("verdict",), "", "", 0.0)
+"""All requests without a token to a public detector, together."""
+_PUBLIC_CLIENTS = 4096
+
+
+def public_client(address: str) -> Token:
+    """What stands in for the token of a client that has none: one of 4,096, chosen by its address in a way nobody can foresee.
+
+    So clients are counted in bounded memory, and the log holds no addresses. An IPv6 client may use its whole /64.
+    """
+    try:
+        number = ipaddress.ip_address(address)
+        place = hash(str(number) if number.version == 4 else str(int(number) >> 64))
+    except ValueError:  # no address, as over a socket of this machine
+        place = 0
+    return replace(PUBLIC, id=f"public-{place % _PUBLIC_CLIENTS}")
 
 
 @dataclass
@@ -119,6 +139,8 @@ class Allowance:
     burst: int
     concurrency: int
     _uses: dict[str, _Use] = field(default_factory=dict)
+    _today: int = 0
+    _spent: Counter[str] = field(default_factory=Counter)
 
     def enter(self, token: Token) -> tuple[str, int] | None:
         """Starts counting a request, which must call `leave`; or says why it is rejected, and for how many seconds."""
@@ -129,17 +151,25 @@ class Allowance:
         if self.rate and use.level < 1:
             wait = math.ceil((1 - use.level) / self.rate)
             return (
-                f"This token may send {self.rate:g} requests per second. Wait {wait} s before the next request.",
+                f"At most {self.rate:g} requests per second are allowed here. Wait {wait} s before the next request.",
                 wait,
             )
         if use.running >= self.concurrency:
             return (
-                f"This token has {use.running} requests in progress, which is the limit. Wait until one has ended.",
+                f"There are {use.running} requests in progress, which is the limit. Wait until one has ended.",
                 1,
             )
         use.level -= 1
         use.running += 1
         return None
+
+    def spend(self, token_id: str, budget: int) -> bool:
+        """Counts a text of today (UTC); returns False where the budget of a day is spent."""
+        today = int(time.time() // 86400)
+        if today != self._today:
+            self._today, self._spent = today, Counter()
+        self._spent[token_id] += 1
+        return self._spent[token_id] <= budget
 
     def leave(self, token: Token) -> None:
         """Ends the count of a request that `enter` accepted."""

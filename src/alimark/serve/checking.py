@@ -44,6 +44,8 @@ class Check:
     text: str
     keys: tuple[Key, ...]
     settings: DetectionSettings
+    max_work: float = math.inf
+    """The most seconds of CPU time, where that is less than the checker's."""
 
 
 @dataclass(frozen=True)
@@ -121,13 +123,14 @@ class Checker:
         if tried > 1:
             settings = replace(settings, draws=draws_for_keys(settings.draws, tried))
         seconds = sum(detection_seconds(kind.text, kind.keys, settings) for kind in kinds)
-        if seconds > self._max_work:
+        max_work = min(self._max_work, check.max_work)
+        if seconds > max_work:
             sentences = max(len(version.sentences) for kind in kinds for version in kind.text.versions)
             keys = f"{tried} keys" if tried > 1 else "one key"
             remedy = "cut the text into parts, name the key" if tried > 1 else "cut the text into parts"
             raise LimitError(
                 f"a text of {sentences:,} sentences or clauses, {keys} and that false-positive rate are too much work at a "
-                f"time: about {seconds:.0f} s of CPU time, and the limit is {self._max_work:g} s; {remedy}, or take a larger "
+                f"time: about {seconds:.0f} s of CPU time, and the limit is {max_work:g} s; {remedy}, or take a larger "
                 "rate"
             )
         if seconds > LONG_WORK and settings.stop_after is None:

@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from alimark.errors import AlimarkError
-from alimark.serve.auth import Token
+from alimark.serve.auth import PUBLIC, Allowance, Token, public_client
 from alimark.serve.errors import ApiError, to_api_error
 from alimark.serve.service import Service
 
@@ -42,7 +42,7 @@ class RequestInfo:
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     started: float = field(default_factory=time.perf_counter)
     token: Token | None = None
-    counted: bool = False
+    counted: list[tuple[Allowance, Token]] = field(default_factory=list)
     body_unread: bool = False
     """Whether the client may still send a body that nobody reads."""
     status: int = 0
@@ -81,8 +81,8 @@ class Gate:
             if not info.status:  # otherwise the response has begun, and the client sees that it ends early
                 await failure.response(scope, receive, answer)
         finally:
-            if info.counted and info.token:
-                self._service.allowance.leave(info.token)
+            for allowance, token in info.counted:
+                allowance.leave(token)
             self._count(scope, info)
 
     def _needs_token(self, path: str) -> bool:
@@ -91,6 +91,11 @@ class Gate:
     def _admit(self, scope: Scope, info: RequestInfo) -> None:
         """Finds the token of a request and counts the request, or raises an ApiError."""
         given = Headers(scope=scope).getlist("authorization")
+        if not given and scope["path"] == "/v1/verdict" and self._service.settings.public_detector:
+            info.token = public_client((scope["client"] or ("",))[0])
+            self._count_in(info, info.token, self._service.clients)
+            self._count_in(info, PUBLIC, self._service.public)
+            return
         kind, _, secret = (given[0] if len(given) == 1 else "").partition(" ")
         info.token = self._service.tokens.find(secret.strip()) if kind.lower() == "bearer" else None
         if info.token is None:
@@ -100,10 +105,13 @@ class Gate:
                 "The token is missing or unknown. Send a valid one in the header Authorization: Bearer alm_... "
                 "The operator makes one with the command `alimark serve token --role generate --role detect`.",
             )
-        if refusal := self._service.allowance.enter(info.token):
+        self._count_in(info, info.token, self._service.allowance)
+
+    def _count_in(self, info: RequestInfo, token: Token, allowance: Allowance) -> None:
+        if refusal := allowance.enter(token):
             self._service.metrics.refused.labels("rate").inc()
             raise ApiError(429, "rate_limited", refusal[0], retry_after=refusal[1])
-        info.counted = True
+        info.counted.append((allowance, token))
 
     def _count(self, scope: Scope, info: RequestInfo) -> None:
         """Counts and logs a request by its route; the path is not logged, because clients can put anything into it."""

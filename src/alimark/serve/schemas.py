@@ -115,6 +115,23 @@ class Detections(Schema):
     results: list[Found]
 
 
+class AskVerdict(Strict):
+    """A request to say whether a text carries the mark of this service."""
+
+    input: str = Field(min_length=1)
+    """The text."""
+    model_config = example(input="The old sailor sold the piano. A visitor lost an old map on Friday.")
+
+
+class VerdictAnswer(Schema):
+    """The verdict on a text, and nothing that would help to imitate or to remove the mark."""
+
+    verdict: Literal["found", "not found", "too short to tell"]
+    false_positive_rate: float
+    """The share of unmarked texts that are reported as found."""
+    text_sha256: str
+
+
 class Rewrite(Strict):
     """A request to mark an existing text by rewriting its sentences."""
 
@@ -233,7 +250,7 @@ class ListedKey(Label):
 class NewToken(Strict):
     """A request to create a token."""
 
-    roles: list[Role] = Field(min_length=1, max_length=3)
+    roles: list[Role] = Field(min_length=1, max_length=4)
     tenant: Name = ""
     name: Name = ""
     model_config = example(roles=["detect"], name="newsroom")

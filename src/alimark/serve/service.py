@@ -7,10 +7,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
 from typing import Annotated, Any, TypeVar, cast
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Response
 
+from alimark.audit.evidence.signing import SIGNED, SigningKey, signing_key_path
+from alimark.audit.evidence.statement import ANSWER_FORMAT
+from alimark.core._util.json_types import JsonObject
 from alimark.core._util.work import TimedFuture
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.embedding.base import Embedder
@@ -19,10 +24,10 @@ from alimark.core.keys.key import Key
 from alimark.core.llm import load_llm
 from alimark.core.llm.base import LLM, ForwardsRequests
 from alimark.errors import AlimarkError
-from alimark.serve.auth import Allowance, Role, Token, Tokens
+from alimark.serve.auth import PUBLIC, Allowance, Role, Token, Tokens
 from alimark.serve.checking import Check, Checker
 from alimark.serve.database import DatabaseError, Store
-from alimark.serve.errors import ApiError
+from alimark.serve.errors import AnyTextResponse, ApiError
 from alimark.serve.metrics import Metrics
 from alimark.serve.places import QueueFull
 from alimark.serve.records import Record, RecordLog
@@ -63,6 +68,10 @@ class Service:
         self.ring = Ring(settings.keys, self.store)
         self.records = RecordLog(self.store, keep_text=settings.keep_text)
         self.allowance = Allowance(settings.rate, settings.burst, settings.concurrency)
+        self.clients = Allowance(settings.public_rate / 10, burst=5, concurrency=1)
+        self.public = Allowance(settings.public_rate, burst=20, concurrency=4)
+        """Limits of single clients of a public detector, and of all of them together, so that others are served meanwhile."""
+        self.signing_key = SigningKey.of_installation(signing_key_path(settings.data))
         self.metrics = Metrics()
         self.llm = llm(settings.llm)
         self._llms = {settings.llm: self.llm}
@@ -231,15 +240,37 @@ class Service:
             message = f"The only model of this service is {self.llm.name}. Use this name, or leave out `model`."
             raise ApiError(404, "model_not_found", message, param="model")
 
-    def check_text(self, text: str, what: str = "text") -> None:
+    def spend(self, token: Token) -> None:
+        """Counts a text of the role verdict; raises an ApiError where the budget of the token, or of the public, is spent."""
+        settings, public = self.settings, token.id.startswith("public-")
+        allowance = self.clients if public else self.allowance
+        spent = not allowance.spend(token.id, settings.verdict_budget)
+        if spent or (public and not self.public.spend(PUBLIC.id, settings.public_budget)):
+            self.metrics.refused.labels("budget").inc()
+            message = (
+                "The detector's texts of today (UTC) are used up. Try again tomorrow, or ask the operator for a token."
+            )
+            raise ApiError(429, "budget", message, retry_after=86400 - int(time.time()) % 86400)
+
+    def check_text(self, text: str, what: str = "text", most: int | None = None) -> None:
         """Raises an ApiError if a text is empty or too long; `what` names it in the message."""
-        most = self.settings.max_text
+        most = most or self.settings.max_text
         if len(text) > most:
             self.metrics.refused.labels("text").inc()
             message = f"The {what} has {len(text):,} characters, but the limit is {most:,}. Send it in parts."
             raise ApiError(413, "text_too_long", message)
         if not text.strip():
             raise ApiError(422, "empty", f"The {what} is empty. Send at least one word.")
+
+    def response(self, request: Request, content: JsonObject) -> Response:
+        """Returns an answer of detection as JSON, or signed as a compact JWS where the request accepts only that."""
+        if request.headers.get("accept", "").strip().lower() != SIGNED:
+            return AnyTextResponse(content)
+        head = {
+            "format": ANSWER_FORMAT, "version": 1, "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "alimark": metadata.version("alimark"), "service": self.settings.operator or "a service without a name",
+        }  # fmt: skip
+        return Response(self.signing_key.sign(head | content)["jws"], media_type=SIGNED)
 
     def close(self) -> None:
         """Stops the queues and closes the database."""
@@ -278,5 +309,6 @@ def _token_with(*roles: Role) -> Any:
 ServiceOf = Annotated[Service, Depends(_service)]
 AnyToken = Annotated[Token, _token_with()]
 GenerateToken = Annotated[Token, _token_with("generate")]
+VerdictToken = Annotated[Token, _token_with("verdict")]
 DetectToken = Annotated[Token, _token_with("detect")]
 AdminToken = Annotated[Token, _token_with("admin")]

@@ -88,6 +88,24 @@ class Settings(BaseModel):
     payloads: dict[str, int] = {}
     """The number that marks carry, by token id, tenant or model: the first of these that is listed counts. Requests of others
     may name one."""
+    verdict_text: PositiveInt = 20_000
+    """Largest length of a text for the role verdict, in characters."""
+    verdict_budget: PositiveInt = 500
+    """Texts that a token with the role verdict, or a client without a token, may have checked in a day."""
+    public_detector: bool = False
+    """Whether /v1/verdict, and the page /detector, can be used without a token."""
+    public_rate: PositiveFloat = 5.0
+    """Average number of requests per second of all clients without a token together; a single one may send a tenth of it."""
+    public_budget: PositiveInt = 20_000
+    """Texts that all clients without a token together may have checked in a day."""
+    operator: str = ""
+    """Who runs the service; with it, /.well-known/alimark tells others how to ask the detector."""
+    contact: str = ""
+    """An address of mail or of a page for questions, for /.well-known/alimark."""
+    terms: str = ""
+    """The address of the terms of use, for /.well-known/alimark."""
+    languages: list[str] = ["en"]
+    """The languages of marked text, for /.well-known/alimark."""
     cors_origins: list[str] = []
     """Origins of other web pages that may call the service from a browser."""
     open_metrics: bool = False

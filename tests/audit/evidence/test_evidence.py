@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from time_stamps import authority, certificate
 
 from alimark import AliMark
 from alimark.audit.evidence.page import embedded_evidence, render_json, render_page
-from alimark.audit.evidence.signing import SigningKey, check_signature
+from alimark.audit.evidence.signing import SigningKey, check_signature, fingerprint, fingerprint_of_jwk, read_jws
 from alimark.audit.evidence.statement import Examined, make_evidence
+from alimark.audit.evidence.timestamping import check_timestamp, stamped
 from alimark.audit.evidence.verification import (
     EvidenceCheck,
     check_documents,
@@ -65,8 +69,63 @@ def test_a_signature_fits_only_what_was_signed(signer: SigningKey, evidence: Jso
     assert passed(check_signer(evidence, [signer.fingerprint])) == [True, True]
     assert passed(check_signer(evidence, [])) == [True, False]
     assert passed(check_signer(evidence | {"date": "2026"}, [signer.fingerprint])) == [False]
-    assert check_signature(evidence | {"signature": "AA=="}) is None
+    assert check_signature(evidence | {"version": True}) is None, "not the same, although Python takes it for 1"
+    assert check_signature(evidence | {"jws": evidence["jws"] + "="}) is None
     assert check_signature({}) is None
+
+
+@pytest.mark.filterwarnings("ignore:EdDSA is deprecated")
+def test_another_library_reads_what_was_signed(signer: SigningKey, evidence: JsonObject) -> None:
+    jwk, jws = pytest.importorskip("joserfc.jwk"), pytest.importorskip("joserfc.jws")
+    key = jwk.OKPKey.import_key(signer.jwk)
+    content = jws.deserialize_compact(evidence["jws"], key, algorithms=["EdDSA"]).payload
+    assert json.loads(content)["texts"] == evidence["texts"]
+    assert key.thumbprint() == signer.fingerprint
+    place = len(evidence["jws"]) // 2
+    changed = evidence["jws"][:place] + ("A" if evidence["jws"][place] != "A" else "B") + evidence["jws"][place + 1 :]
+    with pytest.raises(pytest.importorskip("joserfc.errors").BadSignatureError):
+        jws.deserialize_compact(changed, key, algorithms=["EdDSA"])
+
+
+def test_keys_of_low_order_are_refused(signer: SigningKey) -> None:
+    """Under the neutral element as the key, the neutral element and zero are a signature of everything."""
+    neutral = (1).to_bytes(32, "little")
+    public = {"kty": "OKP", "crv": "Ed25519", "x": base64url(neutral)}
+    parts = [
+        {"alg": "EdDSA", "jwk": public, "kid": fingerprint(neutral)},
+        {"signer": {"fingerprint": fingerprint(neutral)}},
+    ]
+    signed = ".".join(base64url(json.dumps(part).encode()) for part in parts)
+    forged = f"{signed}.{base64url(neutral + bytes(32))}"
+    Ed25519PublicKey.from_public_bytes(neutral).verify(neutral + bytes(32), signed.encode())  # the library takes it
+    assert read_jws(forged) is None
+    assert read_jws(signer.sign({})["jws"]) is not None
+    for order_8 in (
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+        "ec" + 30 * "ff" + "7f",
+        64 * "0",
+    ):
+        with pytest.raises(ValueError, match="no public key"):
+            fingerprint_of_jwk(public | {"x": base64url(bytes.fromhex(order_8))})
+
+
+def base64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def test_a_time_stamp_of_a_local_authority(tmp_path: Path, signer: SigningKey) -> None:
+    pytest.importorskip("rfc3161_client")
+    with authority(tmp_path) as (address, root):
+        signed = stamped(signer.sign({"a": 1}), address)
+        assert check_signature(signed) == signer.fingerprint
+        assert passed([check_timestamp(signed, [root])]) == [True]
+        other = signer.sign({"a": 2}) | {"timestamp": signed["timestamp"]}
+        assert passed([check_timestamp(other, [root]), check_timestamp(signer.sign({}), [root])]) == [False, False]
+        stranger = tmp_path / "stranger"
+        stranger.mkdir()
+        assert passed([check_timestamp(signed, [certificate(stranger)])]) == [False]
+    with pytest.raises(AlimarkError, match="gave no time stamp"):
+        stamped(signed, address)
 
 
 @pytest.mark.parametrize("suffix", [".json", ".html"])

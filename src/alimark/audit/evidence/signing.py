@@ -1,4 +1,4 @@
-"""Signs evidence with Ed25519 under a key of this installation, and checks such signatures."""
+"""Signs evidence and the answers of a service as JWS (RFC 7515, Ed25519), and checks such signatures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,27 +20,52 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 _VARIABLE = "ALIMARK_SIGNING_KEY"
+SIGNED = "application/jose"
+"""The media type of a compact JWS: with it in `Accept`, a service signs its answers."""
+DISCOVERY, KEYS = "/.well-known/alimark", "/.well-known/alimark/jwks.json"
+"""The paths under which a service says what it is, and lists the public keys of its signatures."""
+_COMPACT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
+_PRIME = 2**255 - 19
+_CURVE = -121665 * pow(121666, -1, _PRIME)
+"""The prime and the constant d of the curve of Ed25519 (RFC 8032, section 5.1)."""
 
 
-def signing_key_path() -> Path:
-    """The file of this installation's signing key: `ALIMARK_SIGNING_KEY`, or a file in the user's data folder."""
+def signing_key_path(folder: Path | None = None) -> Path:
+    """The file of this installation's signing key: `ALIMARK_SIGNING_KEY`, or a file in `folder` (the user's data folder)."""
     chosen = os.environ.get(_VARIABLE)
-    return Path(chosen).expanduser() if chosen else data_folder() / "signing-key.pem"
+    return Path(chosen).expanduser() if chosen else (folder or data_folder()) / "signing-key.pem"
 
 
 def fingerprint(public_key: bytes) -> str:
-    """The name of a public key, short enough to be compared by people.
+    """The name of a public key, its JWK thumbprint (RFC 7638), short enough to be compared by people.
 
     Example:
         >>> fingerprint(bytes(32))
-        'ed25519:66687aadf862bd776c8fc18b8e9f8e20'
+        'ogRZbCR5KTrPFCAfuYmCMwj0w7Yuk3Lr6YWQWfpkbf0'
     """
-    return f"ed25519:{hashlib.sha256(public_key).hexdigest()[:32]}"
+    # The thumbprint is defined over these very bytes: the required members, sorted, without blanks.
+    members = json.dumps(_jwk(public_key), sort_keys=True, separators=(",", ":")).encode()
+    return _text(hashlib.sha256(members).digest())
 
 
-def canonical(content: JsonObject) -> bytes:
-    """The bytes that are signed: the content as JSON with sorted names, in ASCII."""
-    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+def fingerprint_of_jwk(key: JsonObject) -> str:
+    """The name of the public key in a JSON Web Key; raises ValueError or LookupError where it is none of Ed25519."""
+    public = base64.urlsafe_b64decode(key["x"] + "=")
+    if len(public) != 32 or _is_low_order(public) or _jwk(public).items() - key.items():
+        raise ValueError("that is no public key of Ed25519")
+    return fingerprint(public)
+
+
+def _jwk(public_key: bytes) -> dict[str, str]:
+    return {"kty": "OKP", "crv": "Ed25519", "x": _text(public_key)}
+
+
+def _text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _payload(content: JsonObject) -> bytes:
+    return json.dumps(content, allow_nan=False).encode("ascii")
 
 
 @dataclass(frozen=True)
@@ -79,33 +105,60 @@ class SigningKey:
     @property
     def fingerprint(self) -> str:
         """The name of the public key, which others compare."""
-        return fingerprint(self.private.public_key().public_bytes_raw())
+        return fingerprint(self._public)
+
+    @property
+    def jwk(self) -> dict[str, str]:
+        """The public key as a JSON Web Key, as `/.well-known/alimark/jwks.json` lists it."""
+        return _jwk(self._public) | {"kid": self.fingerprint, "use": "sig", "alg": "EdDSA"}
+
+    @property
+    def _public(self) -> bytes:
+        return self.private.public_key().public_bytes_raw()
 
     def sign(self, content: JsonObject) -> JsonObject:
-        """Returns the content with the signer and a signature over all of it."""
-        public = _text(self.private.public_key().public_bytes_raw())
-        signer = {"algorithm": "Ed25519", "public_key": public, "fingerprint": self.fingerprint}
-        signed = content | {"signer": signer}
-        return signed | {"signature": _text(self.private.sign(canonical(signed)))}
+        """Returns the content with its signer and with `jws`: a compact JWS whose payload is all of it, as JSON."""
+        import jwt
+
+        signed = content | {"signer": {"algorithm": "EdDSA", "fingerprint": self.fingerprint}}
+        header = {"typ": "JOSE", "kid": self.fingerprint, "jwk": _jwk(self._public)}
+        return signed | {"jws": jwt.PyJWS().encode(_payload(signed), self.private, "EdDSA", header)}
+
+
+def read_jws(jws: str) -> JsonObject | None:
+    """What `SigningKey.sign` returned, from its compact JWS alone; None where the signature does not fit.
+
+    The key comes with the JWS, so that the signature says nothing before its fingerprint is compared with a known one.
+    """
+    import jwt
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        if not _COMPACT.fullmatch(jws):
+            return None  # the library accepts padding, and so several spellings of the same bytes
+        header = jwt.get_unverified_header(jws)
+        signer = fingerprint_of_jwk(header["jwk"])
+        key = Ed25519PublicKey.from_public_bytes(base64.urlsafe_b64decode(header["jwk"]["x"] + "="))
+        content = json.loads(jwt.PyJWS().decode(jws, key, ["EdDSA"]))
+        # The page shows the signer that the content names.
+        named = content["signer"]["fingerprint"] == signer == header["kid"]
+        return content | {"jws": jws} if named else None
+    except (jwt.PyJWTError, AttributeError, LookupError, TypeError, ValueError, RecursionError):
+        return None
 
 
 def check_signature(signed: JsonObject) -> str | None:
-    """The fingerprint of the signer of an object, or None where the signature does not fit the content."""
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-    content = {name: value for name, value in signed.items() if name != "signature"}
-    try:
-        public = base64.b64decode(signed["signer"]["public_key"], validate=True)
-        signature = base64.b64decode(signed["signature"], validate=True)
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, canonical(content))
-        if _text(signature) != signed["signature"]:
-            return None  # Base64 has several spellings of the same bytes
-    except (InvalidSignature, KeyError, TypeError, ValueError, RecursionError):
+    """The fingerprint of who signed what `SigningKey.sign` returned, or None where the signature does not fit the content."""
+    content = {name: value for name, value in signed.items() if name != "timestamp"}
+    verified = read_jws(content["jws"]) if isinstance(content.get("jws"), str) else None
+    # The bytes are compared, because Python takes 1, 1.0 and true for equal.
+    if verified is None or _payload(verified) != _payload(content):
         return None
-    # The signature covers the text of the public key, so that the fingerprint cannot name another.
-    return fingerprint(public) if signed["signer"].get("fingerprint") == fingerprint(public) else None
+    return str(verified["signer"]["fingerprint"])
 
 
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
+def _is_low_order(public_key: bytes) -> bool:
+    """Whether a public key has an order of at most 8: signatures that fit it, and any content, can be made without a secret."""
+    y = (int.from_bytes(public_key, "little") & (2**255 - 1)) % _PRIME
+    # The ordinates of the points of order 1, 2 and 4 are 1, -1 and 0; those of order 8 solve the last factor.
+    return y * (y**2 - 1) * (_CURVE * y**4 + 2 * y**2 - 1) % _PRIME == 0

@@ -19,7 +19,8 @@ from alimark.errors import AlimarkError
 if TYPE_CHECKING:
     from alimark.core.keys.key import Key
 
-FORMAT = "alimark evidence"
+FORMAT, ANSWER_FORMAT = "alimark evidence", "alimark answer"
+"""The formats of what is signed: evidence of the command line, and answers of a service."""
 VERSION = 1
 DOES_NOT_SAY = (
     "Whoever has the key can forge the mark, and can mark any text. The evidence is as good as the secrecy of the key.",

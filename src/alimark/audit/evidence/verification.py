@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alimark.audit.evidence.page import embedded_evidence, render_json, render_page
-from alimark.audit.evidence.signing import check_signature
-from alimark.audit.evidence.statement import FORMAT, VERSION
+from alimark.audit.evidence.signing import check_signature, read_jws
+from alimark.audit.evidence.statement import ANSWER_FORMAT, FORMAT, VERSION
 from alimark.core._util.json_types import JsonObject
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.stats.p_values import RandomKeys
@@ -35,7 +35,7 @@ class EvidenceCheck:
 
 
 def read_evidence(path: Path) -> tuple[JsonObject, list[EvidenceCheck]]:
-    """Reads evidence from a .json file or a page.
+    """Reads evidence from a .json file or a page, or the signed answer of a service.
 
     Returns:
         The evidence, and the check that the file, and so what the page shows, is what its signed content gives.
@@ -45,6 +45,8 @@ def read_evidence(path: Path) -> tuple[JsonObject, list[EvidenceCheck]]:
     """
     try:
         text = path.read_bytes().decode("utf-8")
+        if answer := read_jws(text.strip()):
+            return answer, [EvidenceCheck(*_answer_in_words(answer))]
         page = path.suffix.lower() in (".html", ".htm")
         evidence = embedded_evidence(text) if page else json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -62,6 +64,19 @@ def read_evidence(path: Path) -> tuple[JsonObject, list[EvidenceCheck]]:
     return evidence, [EvidenceCheck(same, "The file is byte by byte what was signed." if same else changed)]
 
 
+def _answer_in_words(answer: JsonObject) -> tuple[bool, str]:
+    """What a service's answer says, and whether the signed content is such an answer."""
+    try:
+        results = (
+            [answer["verdict"]] if "verdict" in answer else [text.get("verdict", "error") for text in answer["results"]]
+        )
+        rate = answer.get("false_positive_rate", answer.get("fpr"))
+        what = f"At a false-positive rate of {rate:g}, {answer['service']} answered on {answer['date']}: {', '.join(results)}."
+        return answer["format"] == ANSWER_FORMAT, what
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return False, "What was signed is not the answer of a detector."
+
+
 def check_signer(evidence: JsonObject, trusted: Sequence[str]) -> list[EvidenceCheck]:
     """Checks the signature, and that one of the trusted fingerprints signed."""
     signer = check_signature(evidence)
@@ -77,8 +92,18 @@ def check_signer(evidence: JsonObject, trusted: Sequence[str]) -> list[EvidenceC
 
 
 def check_documents(evidence: JsonObject, documents: Mapping[str, bytes]) -> list[EvidenceCheck]:
-    """Checks that the documents are those of the evidence, byte by byte; the names of files do not matter."""
-    recorded = {text["document"]["sha256"] for text in evidence["texts"]}
+    """Checks that the documents are those of the evidence, byte by byte; the names of files do not matter.
+
+    Of a service's answer the documents are texts in UTF-8, where white space at both ends does not count.
+    """
+    if evidence["format"] == ANSWER_FORMAT:
+        recorded = {result.get("text_sha256") for result in evidence.get("results", [evidence])}
+        documents = {
+            name: data if hashlib.sha256(data).hexdigest() in recorded else data.strip()
+            for name, data in documents.items()
+        }
+    else:
+        recorded = {text["document"]["sha256"] for text in evidence["texts"]}
     checks = []
     for name, data in documents.items():
         known = hashlib.sha256(data).hexdigest() in recorded

@@ -52,6 +52,7 @@ async function useToken() {
   if (token.get() !== asked) return; // another token was entered meanwhile, and its roles are on their way
   note.textContent = `Roles: ${roles.join(", ")}. ${KEPT}`;
   for (const tab of tabs) tab.hidden = !tab.dataset.roles.split(" ").every((role) => roles.includes(role));
+  if (!visible().length) location.assign("/detector"); // the role verdict alone
   const current = tabs.find((tab) => tab.getAttribute("aria-selected") === "true");
   if (current.hidden) select(visible()[0]);
   if (roles.includes("generate")) await write.offerAttacks();

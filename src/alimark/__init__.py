@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from alimark.audit.documents.reading import Document as Document
     from alimark.audit.documents.reading import read_document as read_document
+    from alimark.audit.remote import RemoteAnswer as RemoteAnswer
+    from alimark.audit.remote import RemoteDetector as RemoteDetector
     from alimark.core.detection.aligned_results import AlignedDetection as AlignedDetection
     from alimark.core.detection.aligned_results import AlignedStep as AlignedStep
     from alimark.core.detection.aligned_results import Passage as Passage
@@ -49,6 +51,8 @@ _HOME = {
     "LLM": "core.llm.base",
     "MarkedSentence": "core.generation.results",
     "Passage": "core.detection.aligned_results",
+    "RemoteAnswer": "audit.remote",
+    "RemoteDetector": "audit.remote",
     "RewriteSettings": "core.rewriting.settings",
     "RewrittenSentence": "core.rewriting.results",
     "Rewriting": "core.rewriting.results",

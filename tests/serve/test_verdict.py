@@ -16,6 +16,7 @@ from test_access import TABLE
 import alimark
 from alimark.audit.evidence.signing import SigningKey, check_signature, read_jws
 from alimark.audit.remote import RemoteDetector, signers_of
+from alimark.core._util.arrays import Packed
 from alimark.core.keys.key import Key
 from alimark.serve.auth import Allowance, public_client
 from alimark.testing import StandInEmbedder, StandInLLM
@@ -87,9 +88,12 @@ def test_no_text_costs_fewer_random_keys(
     """Neither an early stop, nor a second search of long texts, tells how near a text is to the mark."""
     drawn: list[int] = []
     original = Key.null_blocks
-    monkeypatch.setattr(
-        Key, "null_blocks", lambda key, first, count, length: drawn.append(count) or original(key, first, count, length)
-    )  # type: ignore[func-returns-value]
+
+    def null_blocks(key: Key, first: int, count: int, length: int) -> Packed:
+        drawn.append(count)
+        return original(key, first, count, length)
+
+    monkeypatch.setattr(Key, "null_blocks", null_blocks)
     with running.client("verdict") as client:
         counts = []
         for start in (marked, PLAIN):

@@ -23,7 +23,7 @@ from alimark.serve.service import ServiceOf, VerdictToken
 router = APIRouter(route_class=BoundedRoute)
 
 FPR = 0.01
-_SETTINGS = DetectionSettings(search="whole", draws=draws_for(FPR), stop_after=MAX_DRAWS + 1)
+CHECKING = DetectionSettings(search="whole", draws=draws_for(FPR), stop_after=MAX_DRAWS + 1)
 """One search and all random keys whatever they score, so that the time of an answer says nothing about the mark."""
 _MAX_WORK = 5.0
 """Seconds of CPU time that a text may take: 300 sentences under one key."""
@@ -38,7 +38,7 @@ async def verdict(request: Request, body: schemas.AskVerdict, service: ServiceOf
     service.check_text(body.input, most=service.settings.verdict_text)
     service.spend(token)
     try:
-        check = Check(body.input, tuple(service.ring.detecting(token.tenant)), _SETTINGS, _MAX_WORK)
+        check = Check(body.input, tuple(service.ring.detecting(token.tenant)), CHECKING, _MAX_WORK)
         owner = token.id.partition("-")[0]  # all clients without a token share the detector's threads like one token
         [found] = await service.all_results(service.checker.submit(owner, [check], _verdict))
     except (QueueFull, DatabaseError, NoKey) as error:

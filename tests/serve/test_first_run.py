@@ -42,7 +42,7 @@ def curl_line(text: str) -> tuple[str, dict[str, str], str]:
 def test_the_printed_curl_line_works(tmp_path: Path) -> None:
     where, result = init(tmp_path, free_port())
     tokens = dict(line.split() for line in result.stdout.splitlines())
-    assert list(tokens) == ["generate", "detect", "admin"]
+    assert list(tokens) == ["generate", "detect", "verdict", "admin"]
     address, headers, body = curl_line(result.stderr)
     assert headers["Authorization"] == f"Bearer {tokens['generate']}"
     url = address.removesuffix("/v1/chat/completions")

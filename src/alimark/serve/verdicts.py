@@ -26,7 +26,7 @@ FPR = 0.01
 CHECKING = DetectionSettings(search="whole", draws=draws_for(FPR), stop_after=MAX_DRAWS + 1)
 """One search and all random keys whatever they score, so that the time of an answer says nothing about the mark."""
 _MAX_WORK = 5.0
-"""Seconds of CPU time that a text may take: 300 sentences under one key."""
+"""Seconds of CPU time that a text may take: some 140 sentences under one key."""
 
 
 @router.post("/v1/verdict", tags=["checking"], response_model=schemas.VerdictAnswer)

@@ -75,3 +75,31 @@ from alimark.core.frozen.kernels.hard import edit_distances
 print(edit_distances(np.array([[1, 2]], np.uint64), np.array([[1, 3]], np.uint64), 8))
 """
     assert python(code, ALIMARK_HOME=str(place)).strip() == "[1]"
+
+
+def test_the_core_runs_without_what_only_posix_has(tmp_path: Path) -> None:
+    """As on Windows, where no limits of memory, locks by fcntl and forks exist."""
+    code = f"""
+import os, sys, warnings
+sys.modules.update(dict.fromkeys(["fcntl", "grp", "pwd", "resource", "termios", "syslog"]))  # each is an ImportError now
+for name in ["fork", "forkpty", "sched_getaffinity", "killpg", "mkfifo", "fchmod", "chown"]:
+    delattr(os, name)
+warnings.filterwarnings("ignore", message="only soft file lock is available")
+from pathlib import Path
+from alimark import AliMark, Key, read_document
+from alimark.core._util import limited
+from alimark.core._util.jsonl import JsonlWriter, read_jsonl
+from alimark.testing import StandInEmbedder, StandInLLM
+
+folder, embedder = Path({str(tmp_path)!r}), StandInEmbedder()
+Key.generate(embedder=embedder, decision="hard", secret=bytes(32)).save(folder / "key.json")
+mark = AliMark(Key.load(folder / "key.json"), embedder=embedder)
+text = mark.generate("A story.", llm=StandInLLM(), sentences=12, candidates=32, seed=1).text
+with JsonlWriter(folder / "out.jsonl") as writer:
+    writer.write({{"id": "a", "text": read_document(("<p>" + text).encode(), kind="html").text}})
+[(_, record)] = read_jsonl(folder / "out.jsonl")
+limited.limit(1000, 1 << 40)  # the process that reads documents
+print(mark.detect(record["text"]).verdict())
+"""
+    pytest.importorskip("selectolax")
+    assert python(code).strip() == "found"

@@ -58,7 +58,7 @@ lowest:
 	$(PYTHON) tools/lowest_versions.py > $(LOWEST)/constraints.txt
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(LOWEST)/constraints.txt -e . pytest hypothesis scipy
 	# Older libraries warn about newer ones that are not our dependencies.
-	$(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning -m "not weights and not slow" tests/core/keys tests/core/text tests/core/detection tests/golden tests/_util
+	$(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning -m "not weights and not slow" tests/core/keys tests/core/text tests/core/detection tests/golden tests/core/_util
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

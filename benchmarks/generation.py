@@ -25,10 +25,11 @@ import numpy as np
 from alimark import AliMark, Key, load_embedder, load_llm
 from alimark.core._util.jsonl import read_jsonl
 from alimark.core.embedding.base import Embedder
+from alimark.core.frozen.projecting import to_bits
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.frozen.text.units import clean
 from alimark.core.generation.api import Generation, GenerationSettings, Prompt, default_batch, generate_many
-from alimark.core.keys.projection import project, to_bits
+from alimark.core.keys.projection import project
 from alimark.core.llm.base import LLM, Request, Sampling
 from alimark.core.schemes.registry import rule_for
 

@@ -9,9 +9,10 @@ from itertools import product
 import pytest
 
 from alimark import AliMark, Generation, Key, MarkedSentence, Sampling
+from alimark.core.frozen.projecting import to_bits
 from alimark.core.frozen.text.splitting import LONG_SENTENCE, LONGEST_SENTENCE, splitter
 from alimark.core.generation.api import GenerationSettings
-from alimark.core.keys.projection import project, to_bits
+from alimark.core.keys.projection import project
 from alimark.core.llm.base import LLM, Draw, Request, StopCondition
 from alimark.errors import AlimarkError
 from alimark.testing import StandInEmbedder, StandInLLM

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from alimark import AliMark, Key, Rewriting, Sampling
+from alimark.core.frozen.projecting import to_bits
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.frozen.text.units import without_marker
-from alimark.core.keys.projection import project, to_bits
+from alimark.core.keys.projection import project
 from alimark.core.llm.base import Draw, Request, StopCondition
 from alimark.core.rewriting.api import rewrite_many
 from alimark.core.rewriting.candidates import Known, fixed_parts, judge

@@ -15,18 +15,14 @@ import numpy as np
 
 from alimark.core._util.arrays import Floats, Ints, Packed
 from alimark.core.detection.units import Signals, Units, starts_of
+from alimark.core.frozen import hard_rules
 from alimark.core.frozen.kernels import runs
 from alimark.core.frozen.kernels.runs import RunRule
 from alimark.core.frozen.kernels.types import WHOLE, Limits, Step
-from alimark.core.frozen.soft_rules import BLOCKS, RULES, SHRINK
+from alimark.core.frozen.projecting import to_bits
+from alimark.core.frozen.soft_rules import BLOCKS, RULES, centred_and_scaled
 from alimark.core.keys.key import Key
-from alimark.core.keys.projection import to_bits
 from alimark.core.text.clauses import LONGEST_RUN, clauses_of
-
-_AGREEMENT = 0.85
-"""The share of a block's bits that a sentence of a hard key is expected to carry."""
-_BLOCKS = 2.2
-"""Blocks of a hard key that a text may be aligned with, per expected sentence; soft keys have their own number."""
 
 
 def clause_units(sentences: Sequence[str]) -> tuple[list[str], Units] | None:
@@ -65,9 +61,9 @@ class ByClauses:
             worth = RULES[0].worth
             return cls(RunRule(worth, -(worth**2) / 2), BLOCKS, key.starts, soft=True)
         root = math.sqrt(key.block_size)
-        worth = root * math.atanh(2 * _AGREEMENT - 1)
+        worth = root * math.atanh(2 * hard_rules.AGREEMENT - 1)
         rule = RunRule(worth, -key.block_size * math.log(math.cosh(worth / root)))
-        return cls(rule, _BLOCKS, key.starts, soft=False)
+        return cls(rule, hard_rules.BLOCKS, key.starts, soft=False)
 
     def length(self, sentences: int) -> int:
         """The number of blocks for so many pieces, of which a sentence usually has two or more."""
@@ -99,16 +95,6 @@ class ByClauses:
 
     def trace(self, signals: Signals, blocks: Packed) -> list[Step]:
         return runs.trace_runs(signals.tables, _chances(signals), blocks, self.rule, self.first_blocks)[1]
-
-
-def centred_and_scaled(projections: Floats, total: Floats, sentences: float) -> Floats:
-    """Projections minus their mean over a text, each unit scaled to a mean square of 1.
-
-    `total` is the sum over the sentences of the text. The mean is shrunk as if there were `SHRINK` more average ones.
-    """
-    centred = projections - total / (sentences + SHRINK)
-    scaled: Floats = centred / np.maximum(np.sqrt((centred**2).mean(axis=1, keepdims=True)), 1e-12)
-    return scaled
 
 
 def _chances(signals: Signals) -> Floats:

@@ -14,18 +14,18 @@ import numpy as np
 
 from alimark.core._util.arrays import Floats, Ints, Packed
 from alimark.core.detection.aligned_results import Payload
-from alimark.core.detection.clauses import ByClauses, centred_and_scaled
+from alimark.core.detection.clauses import ByClauses
 from alimark.core.detection.settings import DetectionSettings
-from alimark.core.detection.stats.null_tables import ALPHA, BETA
 from alimark.core.detection.stats.p_values import NullScores
 from alimark.core.detection.units import Signals, Units, starts_of
 from alimark.core.frozen.derivation import run_numbers
+from alimark.core.frozen.hard_rules import ALPHA, BETA, local_costs
 from alimark.core.frozen.kernels import hard, payload, soft
-from alimark.core.frozen.kernels.types import WHOLE, Best, Limits, LocalCosts, Step, ZRule
+from alimark.core.frozen.kernels.types import WHOLE, Best, Limits, Step, ZRule
 from alimark.core.frozen.payload_code import PayloadCode
-from alimark.core.frozen.soft_rules import BLOCKS, LOCAL, RULES, WEIGHTS
+from alimark.core.frozen.projecting import to_bits
+from alimark.core.frozen.soft_rules import BLOCKS, LOCAL, RULES, WEIGHTS, centred_and_scaled
 from alimark.core.keys.key import Key
-from alimark.core.keys.projection import to_bits
 from alimark.errors import AlimarkError
 
 
@@ -116,18 +116,13 @@ class Hard:
         """What a passage's score is divided by where keys of several block sizes are compared."""
         return self.m
 
-    @property
-    def _costs(self) -> LocalCosts:
-        """Costs in proportion to the block."""
-        return LocalCosts(0.35, 0.3 * self.m, 0.3 * self.m, 0.375 * self.m)
-
     def local_scores(self, signals: Signals, blocks: Packed) -> Floats:
         """The score of the best passage of a text under each key."""
-        return hard.search_local(signals.packed, signals.valid, blocks, self.m, self._costs)
+        return hard.search_local(signals.packed, signals.valid, blocks, self.m, local_costs(self.m))
 
     def trace_local(self, signals: Signals, blocks: Packed) -> tuple[float, list[Step]]:
         """The score and the alignment of the best passage of a text under one key."""
-        return hard.trace_local(signals.packed, signals.valid, blocks, self.m, self._costs)
+        return hard.trace_local(signals.packed, signals.valid, blocks, self.m, local_costs(self.m))
 
 
 @dataclass(frozen=True)

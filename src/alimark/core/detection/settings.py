@@ -6,9 +6,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal, Self, TypedDict
 
-from alimark.core.detection.stats.null_tables import ALPHA, BETA, paper_rule, reference_rule
+from alimark.core.detection.stats.null_tables import paper_rule, reference_rule
 from alimark.core.detection.stats.p_values import RandomKeys
 from alimark.core.embedding.precision import Precision, check_precision
+from alimark.core.frozen.hard_rules import ALPHA, BETA
 from alimark.core.frozen.kernels.types import Limits, ZRule
 from alimark.errors import AlimarkError
 

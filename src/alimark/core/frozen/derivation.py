@@ -37,6 +37,18 @@ def normal_rows(secret: bytes, label: str, rows: int, columns: int, *index: int)
     return normals(stream(secret, label, rows * columns * BYTES_A_NORMAL, *index), rows, columns)
 
 
+def uniform(secret: bytes, label: str, text: str) -> float:
+    """A number in [0, 1) that depends only on the secret and the text."""
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+    number = int.from_bytes(stream(secret, label, 8, int.from_bytes(digest[:8], "big")), "big")
+    return (number >> 11) / 2**53
+
+
+def public_id(secret: bytes, public: bytes) -> str:
+    """The public name of a key, from which the secret cannot be derived; `public` is what its file says openly."""
+    return "ak" + hashlib.sha256(public + stream(secret, "commitment", 32)).hexdigest()[:18]
+
+
 class GivenArrays(NamedTuple):
     """Bits and vectors that were given instead of derived, for experiments. They must be kept secret."""
 
@@ -118,6 +130,15 @@ class Derivation:
         """The number of the sentence, from 0, that each of the first `count` runs begins with."""
         sizes = self.parameters.run
         return np.cumsum([0, *sizes, *[sizes[-1]] * max(0, count - len(sizes))])[:count]
+
+    def start(self, text: str, written: int = 0) -> int:
+        """The number of the sentence, from 0, that a text begins with, given its id or the first message of its conversation.
+
+        Where texts follow their conversation, `written` sentences of it come before.
+        """
+        offsets = self.parameters.offsets
+        first = int(self.run_starts(offsets)[int(offsets * uniform(self._secret, "start", text))])
+        return (first + written) % self.period if self.parameters.follows_conversation else first
 
     def blocks(self, count: int) -> Packed:
         """The blocks of the first `count` sentences, each packed into an integer, first bit highest."""

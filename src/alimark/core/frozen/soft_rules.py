@@ -7,6 +7,9 @@ docs/soft.md states the whole formula and says how these values were chosen.
 
 from __future__ import annotations
 
+import numpy as np
+
+from alimark.core._util.arrays import Floats
 from alimark.core.frozen.kernels.types import LocalCosts, SoftRule
 
 _REWRITTEN = SoftRule(
@@ -34,3 +37,13 @@ BLOCKS = 2.5
 """Blocks that a text may be aligned with, per sentence."""
 LOCAL = LocalCosts(theta=1.0, skip_sentence=1.0, skip_block=1.0, restructure=1.2)
 """The costs of the search for marked passages."""
+
+
+def centred_and_scaled(projections: Floats, total: Floats, sentences: float) -> Floats:
+    """Projections minus their mean over a text, each unit scaled to a mean square of 1.
+
+    `total` is the sum over the sentences of the text. The mean is shrunk as if there were `SHRINK` more average ones.
+    """
+    centred = projections - total / (sentences + SHRINK)
+    scaled: Floats = centred / np.maximum(np.sqrt((centred**2).mean(axis=1, keepdims=True)), 1e-12)
+    return scaled

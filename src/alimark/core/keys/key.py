@@ -5,7 +5,6 @@ Anyone who can detect the mark can also forge it, since the detector needs the w
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 from dataclasses import replace
@@ -263,9 +262,7 @@ class Key:
     @property
     def id(self) -> str:
         """The public name of the key, from which the secret cannot be derived."""
-        commitment = self.stream("commitment", 32)
-        public = json.dumps(self.public(), sort_keys=True).encode()
-        return "ak" + hashlib.sha256(public + commitment).hexdigest()[:18]
+        return derivation.public_id(self._secret, json.dumps(self.public(), sort_keys=True).encode())
 
     def __repr__(self) -> str:
         shape = f"{self.decision} M={self.block_size} " if self._derivation is not None else ""
@@ -309,9 +306,7 @@ class Key:
 
     def uniform(self, label: str, text: str) -> float:
         """A number in [0, 1) that depends only on the secret and the text, for breaking ties."""
-        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-        number = int.from_bytes(self.stream(label, 8, int.from_bytes(digest[:8], "big")), "big")
-        return (number >> 11) / 2**53
+        return derivation.uniform(self._secret, label, text)
 
     # For AliMark only
 
@@ -429,8 +424,7 @@ class Key:
             text: An id of the text or, where texts follow their conversation, the first message of that.
             written: The number of sentences that the conversation has already, where texts follow it.
         """
-        first = int(self.derivation.run_starts(self.offsets)[int(self.offsets * self.uniform("start", text))])
-        return (first + written) % self.derivation.period if self.follows_conversation else first
+        return self.derivation.start(text, written)
 
     @property
     def starts(self) -> Ints:

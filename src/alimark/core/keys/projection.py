@@ -1,4 +1,4 @@
-"""Projects embeddings on the secret vectors of a key, and measures how well projections agree with its blocks."""
+"""Measures how well a candidate agrees with a block of a key. What a projection is lies in `core/frozen/projecting.py`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark.core._util.arrays import Floats, Packed
-from alimark.core.frozen.arithmetic import pack_bits
-from alimark.core.frozen.derivation import many_vectors
-from alimark.core.frozen.directions import DirectionTable, mean, noise_aware
+from alimark.core._util.arrays import Floats
+from alimark.core.frozen.directions import DirectionTable, noise_aware
+from alimark.core.frozen.projecting import block_directions, projected, projected_on_many
 from alimark.core.keys.key import Key
-from alimark.errors import ModelError
 
 _REWRITE_NOISE = 0.5
 """The mean square that a rewrite adds to a projection, where 1 is that of ordinary sentences (docs/soft.md, "Selection").
@@ -21,31 +19,19 @@ Detection divides the projections of a sentence by their size, to which a rewrit
 points along its block's direction over one that is merely far out, as far as the noise leaves a difference."""
 
 
-def project(embeddings: NDArray[np.float32], key: Key) -> NDArray[np.float64]:
+def project(embeddings: NDArray[np.float32], key: Key) -> Floats:
     """The projections of each embedding on the secret vectors, (n, M)."""
-    return _centred(embeddings, key) @ key.vectors(embeddings.shape[1]).T
+    return projected(embeddings, key.derivation)
 
 
-def _centred(embeddings: NDArray[np.float32], key: Key) -> NDArray[np.float64]:
-    wide = embeddings.astype(np.float64)
-    if not np.isfinite(wide).all():
-        raise ModelError(
-            "the embedder returned vectors with infinite or NaN values; its weights may be damaged, so download them again"
-        )
-    centre: NDArray[np.floating] | None = key.centre
-    if centre is None and key.soft:
-        table = key.derivation.table
-        centre = mean(key.fingerprint) if table is None else table.mean
-    return wide if centre is None else wide - centre
+def project_many(embeddings: NDArray[np.float32], keys: list[Key]) -> Floats:
+    """The projections under each of many keys of one block size, span and centre, (keys, n, M)."""
+    return projected_on_many(embeddings, [key.derivation for key in keys])
 
 
 def targets(key: Key, count: int, start: int = 0) -> Floats:
-    """The unit directions of `count` blocks from number `start` on, one per row: +1 for a bit 1 and -1 for a bit 0, scaled."""
-    m = np.uint64(key.block_size)
-    shifts = np.arange(m, dtype=np.uint64)[::-1]
-    signs = (key.blocks(start + count)[start:, None] >> shifts & np.uint64(1)).astype(np.float64) * 2 - 1
-    directions: Floats = signs / np.sqrt(float(m))
-    return directions
+    """The unit directions of `count` blocks from number `start` on, one per row."""
+    return block_directions(key.blocks(start + count)[start:], key.block_size)
 
 
 def in_table(key: Key, target: Floats) -> Floats:
@@ -92,16 +78,3 @@ def _sizes(projections: Floats) -> Floats:
     """What the projection of each unit on a block's direction is divided by."""
     sizes: Floats = np.sqrt((projections**2).mean(axis=1) + _REWRITE_NOISE)
     return sizes
-
-
-def to_bits(projections: NDArray[np.float64]) -> Packed:
-    """The packed bits of each row of projections: 1 for a projection of at least zero."""
-    flat = (projections >= 0).reshape(-1, projections.shape[-1])
-    return pack_bits(flat.astype(np.uint8)).reshape(projections.shape[:-1])
-
-
-def project_many(embeddings: NDArray[np.float32], keys: list[Key]) -> Floats:
-    """The projections under each of many keys of one block size, span and centre, (keys, n, M)."""
-    vectors = many_vectors([key.derivation for key in keys], embeddings.shape[1])
-    projections: Floats = np.einsum("ud,kmd->kum", _centred(embeddings, keys[0]), vectors, optimize=True)
-    return projections

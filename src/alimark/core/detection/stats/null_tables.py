@@ -23,11 +23,10 @@ from alimark.core._util.arrays import Floats
 from alimark.core._util.files import write_whole
 from alimark.core._util.paths import cache_folder
 from alimark.core.frozen.arithmetic import pack_bits
+from alimark.core.frozen.hard_rules import ALPHA, BETA
 from alimark.core.frozen.kernels.types import ZRule
 from alimark.errors import AlimarkError
 
-ALPHA, BETA = 0.5, 1.5
-"""A text of N sentences is aligned with alpha * N to beta * N blocks."""
 REFERENCE_LONGEST = 200
 """The greatest length in the table of the paper's public code."""
 

@@ -111,7 +111,7 @@ class Payload:
         return {"value": self.value, "confidence": self.confidence}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class AlignedDetection(Detection):
     """AliMark's result: a `Detection` with the alignment of the text's sentences with the key's blocks.
 
@@ -124,6 +124,10 @@ class AlignedDetection(Detection):
         >>> [(step.kind, step.sentences, step.text) for step in detection.alignment if step.sentences]
         [('match', (1,), 'The lamp went out.'), ('match', (2,), 'Nobody saw it.')]
     """
+
+    offered = tuple(
+        sorted({*Detection.offered, "alignment", "passages", "payload", "sentence_chances"} - {"raw", "evidence"})
+    )
 
     decision: str
     block_size: int

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from alimark.core._util.progress import Line
 from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.detection.batching import embed_texts, signals_of
 from alimark.core.detection.preparing import PreparedText, alike, prepare, prepare_each, with_variants
@@ -90,8 +91,13 @@ def detect_batch(
         beat()
         return answer(text, embedded, keys, embedder, settings, best=best, tried=tried)
 
-    answers = map(detections, sound)
-    results = [text if isinstance(text, AlimarkError) else next(answers) for text in prepared]
+    answers: list[list[AlignedDetection]] = []
+    with Line("detecting", len(sound), wanted=len(sound) > 1) as line:
+        for text in sound:
+            answers.append(detections(text))
+            line.at(len(answers))
+    ready = iter(answers)
+    results = [text if isinstance(text, AlimarkError) else next(ready) for text in prepared]
     clock.lap("alignment")
     return results
 

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.detection.stats.p_values import RandomKeys, draws_for
@@ -56,13 +56,18 @@ class Verdict(str):
         return verdict
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Detection:
     """The result of a text under a key of any scheme, or under the best of many keys, see `keys_tried`.
 
-    `alimark.load(key).detect(text)` returns it; it is not made by hand.
+    `alimark.load(key).detect(text)` returns it; it is not made by hand. `details` has what few users need.
     """
 
+    offered: ClassVar[tuple[str, ...]] = (
+        "caveat", "details", "evidence", "key_id", "p_text", "p_value", "record", "report", "scheme", "score", "sentences",
+        "to_dict", "verdict", "warnings", "z",
+    )  # fmt: skip
+    """The names that a session completes."""
     key_id: str
     scheme: str
     embedder: str = ""
@@ -207,6 +212,18 @@ class Detection:
             p_randomised=min(1.0, tests * self.p_randomised),
             p_tail=tail,
         )
+
+    @property
+    def details(self) -> JsonObject:
+        """The fields beyond the usual ones, by name: counts of random keys, corrections, settings, what was used."""
+        return {name: value for name, value in self.to_dict().items() if name not in self.offered}
+
+    def __dir__(self) -> list[str]:
+        return [*(name for name in super().__dir__() if name.startswith("_")), *self.offered]
+
+    def __repr__(self) -> str:
+        facts = (f"p {self.p_text}", self.score_text, f"{len(self.sentences)} sentences", f"scheme {self.scheme}")
+        return f"{type(self).__name__}({', '.join((*facts, f'key {self.key_id}'))})"
 
     def _repr_html_(self) -> str:
         return (

@@ -46,7 +46,7 @@ class MarkedSentence:
 Progress = Callable[[MarkedSentence], None]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class WrittenText:
     """What generated and rewritten texts have in common: the text, its key, and what it cost."""
 
@@ -73,6 +73,12 @@ class WrittenText:
     """Settings that the model could not follow, in words."""
     payload: int | None = None
     """The number that the mark carries; None where the key has no payloads."""
+
+    def __repr__(self) -> str:
+        """One line; the fields are in `vars(result)`."""
+        start = " ".join(self.text[:80].split())
+        key = f"key {self.key_id}" if self.key_id else "unmarked"
+        return f"{type(self).__name__}({start[:40] + '...'!r}, {len(self.text):,} characters, {key}, {self.tokens:,} tokens)"
 
     @property
     def _payload(self) -> Record:
@@ -104,7 +110,7 @@ class WrittenText:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Generation(WrittenText):
     """A text, how well it carries the key, and what it cost. Unmarked text has no key and no matches.
 

@@ -202,5 +202,5 @@ class GenerateOptions(TypedDict, total=False):
     sampling: Sampling | None
     prompt_style: PromptStyle
     batch: int | None
-    progress: Progress | None
+    progress: Progress | Literal[False] | None
     payload: int | None

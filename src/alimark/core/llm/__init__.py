@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from alimark.core._util.registry import Registry
 from alimark.core.llm.base import LLM, Draw, Message, Request, Sampling, StopCondition
@@ -24,7 +24,9 @@ __all__ = [
     "Message",
     "Request",
     "Sampling",
+    "SomeLLM",
     "StopCondition",
+    "as_llm",
     "check_llm",
     "is_served",
     "known_llm",
@@ -34,6 +36,8 @@ __all__ = [
 ]
 
 DEFAULT_LLM = "smollm2-135m"
+SomeLLM: TypeAlias = LLM | str | Path
+"""A language model, or its name as `load_llm` takes it."""
 ENGINES: Registry[Callable[..., LLM]] = Registry(
     "engine",
     "alimark.engines",
@@ -83,6 +87,23 @@ def load_llm(name: str | Path = DEFAULT_LLM, /, **options: object) -> LLM:
             attributes=("name", "draw"),
         )
     return _from_files("", str(name), **options)
+
+
+def as_llm(llm: SomeLLM) -> LLM:
+    """The model itself, or that of a name, which stays loaded until another is asked for by name."""
+    if isinstance(llm, str | Path):
+        return _kept(load_llm, str(llm))
+    if not hasattr(llm, "draw"):
+        raise LLMError(
+            f"a language model is what alimark.load_llm returns, or its name such as {DEFAULT_LLM!r}, not "
+            f"{type(llm).__name__}"
+        )
+    return llm
+
+
+@lru_cache(maxsize=1)
+def _kept(load: Callable[[str], LLM], name: str) -> LLM:
+    return load(name)
 
 
 def check_llm(name: str) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alimark.core._util.paths import cache_folder
+from alimark.core._util.progress import Line
 from alimark.core.models import manifest
 from alimark.core.models.folders import has_safetensors, parts_with_weights
 from alimark.core.models.manifest import Entry
@@ -84,7 +85,9 @@ def fetch(name: str, progress: Progress | None = None, *, force: bool = False) -
 
     model = entry(name)
     if force or not is_fetched(name):
-        fetching.fetch(model, cache_folder(), progress or (lambda done, total: None), force=force)
+        with Line(f"fetching {name}, MB", model.download_size // 10**6, wanted=progress is None) as line:
+            shown = progress or (lambda done, total: line.at(done // 10**6))
+            fetching.fetch(model, cache_folder(), shown, force=force)
     else:
         fetching.remove_leftovers(cache_folder())
     return _path(model)

@@ -45,7 +45,7 @@ class RewrittenSentence:
     outcome: Outcome
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Rewriting(WrittenText):
     """A text that was marked by rewriting it, how well it carries the key, how far its meaning moved, and what it cost.
 

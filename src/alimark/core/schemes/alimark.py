@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, ClassVar, Unpack, overload
 
+from alimark.core._util.progress import Line
 from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.detection.pipeline import detect_batch
 from alimark.core.detection.preparing import prepare
@@ -15,14 +16,16 @@ from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.stats.p_values import RandomKeys
 from alimark.core.frozen.parameters import AliMarkParameters
 from alimark.core.keys.key import Key
+from alimark.core.llm import as_llm
 from alimark.core.parameters import SchemeParameters
 from alimark.core.schemes._block_rules import AdaptiveBlockRule, BlockRule
-from alimark.core.schemes.base import SentenceWatermark, check_names, in_order
+from alimark.core.schemes.base import SentenceWatermark, check_names, in_order, texts_of
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
     from alimark.core.generation.selection import TextOrigin
     from alimark.core.generation.settings import GenerationSettings, Strength
+    from alimark.core.llm import SomeLLM
     from alimark.core.llm.base import LLM
     from alimark.core.rewriting.api import RewriteOptions, Rewriting
 
@@ -37,7 +40,7 @@ class AliMark(SentenceWatermark[AlignedDetection]):
 
     Args:
         key: A key of the scheme `alimark`.
-        embedder: The embedder that the key names; by default it is loaded on first use.
+        embedder: The embedder that the key names, or its name; by default it is loaded on first use.
 
     Raises:
         KeyMismatch: The key is of another scheme, or names another embedder.
@@ -68,15 +71,15 @@ class AliMark(SentenceWatermark[AlignedDetection]):
         return self.key.soft and steerable(llm, self.key)
 
     @overload
-    def rewrite(self, text: str, llm: LLM, **options: Unpack[_RewriteOptions]) -> Rewriting: ...
+    def rewrite(self, text: str, llm: SomeLLM, **options: Unpack[_RewriteOptions]) -> Rewriting: ...
 
     @overload
-    def rewrite(self, text: list[str], llm: LLM, **options: Unpack[_RewriteOptions]) -> list[Rewriting]: ...
+    def rewrite(self, text: list[str], llm: SomeLLM, **options: Unpack[_RewriteOptions]) -> list[Rewriting]: ...
 
     def rewrite(
         self,
         text: str | list[str],
-        llm: LLM,
+        llm: SomeLLM,
         *,
         seed: int | None = None,
         strength: Strength | None = None,
@@ -87,7 +90,7 @@ class AliMark(SentenceWatermark[AlignedDetection]):
 
         Args:
             text: The text to mark; a list for several texts.
-            llm: A chat model.
+            llm: A chat model, or its name.
             seed: Makes the result repeatable. The i-th of several texts gets the seed `seed + i`.
             strength: `light`, `standard` or `strong`: a name for a number of rewrites, instead of `candidates`.
             payload: The number that the mark carries, for a key with payloads (docs/payload.md); by default that of the key.
@@ -105,10 +108,16 @@ class AliMark(SentenceWatermark[AlignedDetection]):
         check_names("rewriting", options, [field.name for field in fields(RewriteSettings)])
         if strength is not None:
             options["candidates"] = candidates_for(strength, options.get("candidates"))
-        texts = [text] if isinstance(text, str) else text
-        originals = [Original(original, None if seed is None else seed + i) for i, original in enumerate(texts)]
-        key = self.key.carrying(payload)
-        rewritings = in_order(rewrite_many(originals, key, self.embedder, llm, RewriteSettings(**options)))
+        originals = [Original(each, None if seed is None else seed + i) for i, each in enumerate(texts_of(text))]
+        key, settings, llm = self.key.carrying(payload), RewriteSettings(**options), as_llm(llm)
+        done: dict[int, tuple[int, int]] = {}
+        with Line("rewriting", 1) as line:
+
+            def step(number: int, sentences: int, total: int) -> None:
+                done[number] = sentences, total
+                line.at(*map(sum, zip(*done.values(), strict=True)))
+
+            rewritings = in_order(rewrite_many(originals, key, self.embedder, llm, settings, progress=step))
         return rewritings[0] if isinstance(text, str) else rewritings
 
     def detect_batch(

@@ -10,8 +10,10 @@ from alimark.core.detection.results import Detection, best_first
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.stats.p_values import RandomKeys, draws_for_keys
 from alimark.core.embedding.base import Embedder
+from alimark.core.embedding.loading import load_embedder
 from alimark.core.keys.key import Key
-from alimark.core.schemes.base import Watermark, detection_settings
+from alimark.core.llm import as_llm
+from alimark.core.schemes.base import Watermark, check_key, detection_settings, texts_of
 from alimark.core.schemes.registry import scheme
 from alimark.errors import AlimarkError
 
@@ -20,15 +22,16 @@ if TYPE_CHECKING:
 
     from alimark.core.detection.settings import DetectionOptions
     from alimark.core.generation.api import Finished, GenerationSettings, ManyProgress, Prompt
+    from alimark.core.llm import SomeLLM
     from alimark.core.llm.base import LLM
 
 
-def load(key: Key, *, embedder: Embedder | None = None) -> Watermark:
+def load(key: Key, *, embedder: Embedder | str | None = None) -> Watermark:
     """Returns the watermark of the scheme that a key names.
 
     Args:
         key: A key of any scheme.
-        embedder: The embedder that the key names; it is loaded on first use where it is not given.
+        embedder: The embedder that the key names, or its name; it is loaded on first use where it is not given.
 
     Returns:
         An object that marks and detects under the key.
@@ -43,7 +46,7 @@ def load(key: Key, *, embedder: Embedder | None = None) -> Watermark:
         >>> load(Key.generate(scheme="pmark", embedder=embedder), embedder=embedder).scheme
         'pmark'
     """
-    return scheme(key.scheme)(key, embedder=embedder)
+    return scheme(check_key(key).scheme)(key, embedder=embedder)
 
 
 def generate_many(
@@ -65,23 +68,23 @@ def generate_many(
 
 def detect(
     text: str,
-    keys: Sequence[Key],
+    keys: Sequence[Key] | Key,
     *,
-    embedder: Embedder | None = None,
+    embedder: Embedder | str | None = None,
     best: int = 3,
     settings: RandomKeys | None = None,
-    llm: LLM | None = None,
+    llm: SomeLLM | None = None,
     **options: Unpack[DetectionOptions],
 ) -> list[Detection]:
     """Finds out which of several keys a text was generated with.
 
     Args:
         text: The text.
-        keys: The keys to try, of one scheme or several.
-        embedder: The embedder that the keys name; it is loaded where it is not given.
+        keys: The keys to try, of one scheme or several; or one key.
+        embedder: The embedder that the keys name, or its name; it is loaded where it is not given.
         best: The most detections that are returned.
         settings: The settings of the detection; by default those of the scheme.
-        llm: The chat model that AliMark's learned restructuring asks, or the model that PMark samples.
+        llm: The chat model that AliMark's learned restructuring asks, or the model that PMark samples; or its name.
         **options: Fields of the settings that differ, such as `draws=10_000`.
 
     Returns:
@@ -102,6 +105,9 @@ def detect(
     """
     if not keys:
         raise AlimarkError("no keys were given; give at least one")
+    [text], keys = texts_of(text), [check_key(key) for key in ([keys] if isinstance(keys, Key | str) else keys)]
+    llm = None if llm is None else as_llm(llm)
+    embedder = load_embedder(embedder) if isinstance(embedder, str) else embedder
     from alimark.core.detection.preparing import alike
 
     detections: list[Detection] = []

@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Generic, Unpack, overload
+from os import PathLike
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Unpack, overload
 
+from alimark.core._util.progress import Line
 from alimark.core.detection.results import Detection
 from alimark.core.detection.settings import DetectionOptions
 from alimark.core.detection.stats.p_values import RandomKeys
@@ -23,15 +25,17 @@ from alimark.core.generation.settings import (
     candidates_and_steering,
 )
 from alimark.core.keys.key import Key
+from alimark.core.llm import as_llm
 from alimark.core.llm.base import Sampling
 from alimark.core.parameters import SchemeParameters
-from alimark.errors import AlimarkError, KeyMismatch
+from alimark.errors import AlimarkError, KeyFileError, KeyMismatch, ModelError, TextError
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    from alimark.core.generation.api import Finished, Generation, ManyProgress, Scheduler
+    from alimark.core.generation.api import Finished, Generation, ManyProgress, MarkedSentence, Scheduler
     from alimark.core.generation.selection import Rule, TextOrigin
+    from alimark.core.llm import SomeLLM
     from alimark.core.llm.base import LLM
 
     # `Watermark` alone stands for a watermark with any detection.
@@ -52,7 +56,7 @@ class DetectOptions(DetectionOptions, total=False):
     """The options of `detect`, which `Watermark.detect` explains."""
 
     settings: RandomKeys | None
-    llm: LLM | None
+    llm: SomeLLM | None
 
 
 class Watermark(ABC, Generic[SomeDetection_co]):
@@ -65,7 +69,7 @@ class Watermark(ABC, Generic[SomeDetection_co]):
 
     Args:
         key: A key of the scheme.
-        embedder: The embedder that the key names.
+        embedder: The embedder that the key names, or its name.
 
     Raises:
         KeyMismatch: The key is of another scheme, or names another embedder.
@@ -96,12 +100,17 @@ class Watermark(ABC, Generic[SomeDetection_co]):
     settings: ClassVar[type[RandomKeys]] = RandomKeys
     """The class of its detection settings."""
 
-    def __init__(self, key: Key, *, embedder: Embedder | None = None) -> None:
-        if key.scheme != self.scheme:
+    def __init__(self, key: Key, *, embedder: Embedder | str | None = None) -> None:
+        if check_key(key).scheme != self.scheme:
             raise KeyMismatch(
                 f"key {key.id} is of the scheme {key.scheme}, not {self.scheme}; alimark.load returns its watermark"
             )
+        if isinstance(embedder, str):
+            embedder = _load_embedder(embedder)
         if embedder is not None:
+            if not hasattr(embedder, "embed"):
+                kind = type(embedder).__name__
+                raise ModelError(f"an embedder is what alimark.load_embedder returns, or its name, not {kind}")
             key.check(embedder)
         self.key = key
         self._embedder = embedder
@@ -125,19 +134,19 @@ class Watermark(ABC, Generic[SomeDetection_co]):
         return f"{type(self).__name__}({self.key!r})"
 
     @overload
-    def generate(self, prompt: str, llm: LLM, **options: Unpack[GenerateOptions]) -> Generation: ...
+    def generate(self, prompt: str, llm: SomeLLM, **options: Unpack[GenerateOptions]) -> Generation: ...
 
     @overload
-    def generate(self, prompt: list[str], llm: LLM, **options: Unpack[GenerateOptions]) -> list[Generation]: ...
+    def generate(self, prompt: list[str], llm: SomeLLM, **options: Unpack[GenerateOptions]) -> list[Generation]: ...
 
     def generate(
-        self, prompt: str | list[str], llm: LLM, **options: Unpack[GenerateOptions]
+        self, prompt: str | list[str], llm: SomeLLM, **options: Unpack[GenerateOptions]
     ) -> Generation | list[Generation]:
         """Generates marked text after a prompt, or after each of several prompts. A single text is written in this thread.
 
         Args:
             prompt: What to continue or, with `prompt_style="chat"`, to answer; a list for several texts.
-            llm: The language model, as `alimark.load_llm` returns it.
+            llm: The language model, as `alimark.load_llm` returns it, or its name.
 
         Keyword Args:
             sentences: How many sentences to write, by default 12; the most, where the model may end its text.
@@ -151,7 +160,8 @@ class Watermark(ABC, Generic[SomeDetection_co]):
                 with `prompt_style="chat"`, unless the scheme marks tokens; texts then end where the model ends them.
             prompt_style: `continue`, the default, goes on where the prompt stops, `chat` answers it through the chat template.
             batch: The number of texts generated at a time, for a list; by default the number that suits the model best.
-            progress: Called with each sentence as it is chosen; by schemes that mark tokens once, with the last sentence.
+            progress: Called with each sentence as it is chosen; by schemes that mark tokens once, with the last sentence. By
+                default a line shows how far the work is, on a terminal and in notebooks; False shows nothing.
             payload: The number that the mark carries, for a key with payloads (docs/payload.md); by default that of the key.
 
         Returns:
@@ -173,14 +183,22 @@ class Watermark(ABC, Generic[SomeDetection_co]):
             >>> [generation.seed for generation in two]
             [1, 2]
         """
+        texts, llm = texts_of(prompt, "prompt"), as_llm(llm)
         settings = self._generation_settings(options, llm)
         seed, payload, progress = options.get("seed"), options.get("payload"), options.get("progress")
         key = None if payload is None else self.key.carrying(payload)
-        texts = [prompt] if isinstance(prompt, str) else prompt
         prompts = [Prompt(text, None if seed is None else seed + i, key) for i, text in enumerate(texts)]
-        step = None if progress is None else (lambda _, sentence: progress(sentence))
         batch = 1 if isinstance(prompt, str) else options.get("batch")
-        generations = in_order(self.generate_many(prompts, llm, settings, batch=batch, progress=step))
+        written: dict[int, int] = {}
+        with Line("writing", settings.sentences * len(texts), wanted=progress is None) as line:
+
+            def step(number: int, sentence: MarkedSentence) -> None:
+                written[number] = sentence.number
+                line.at(sum(written.values()))
+                if progress:
+                    progress(sentence)
+
+            generations = in_order(self.generate_many(prompts, llm, settings, batch=batch, progress=step))
         return generations[0] if isinstance(prompt, str) else generations
 
     def steerable(self, llm: LLM) -> bool:
@@ -229,7 +247,7 @@ class Watermark(ABC, Generic[SomeDetection_co]):
         text: str | list[str],
         *,
         settings: RandomKeys | None = None,
-        llm: LLM | None = None,
+        llm: SomeLLM | None = None,
         **options: Unpack[DetectionOptions],
     ) -> SomeDetection_co | list[SomeDetection_co]:
         """Detects the mark in a text, or in each of a list of texts.
@@ -238,7 +256,7 @@ class Watermark(ABC, Generic[SomeDetection_co]):
             text: The text; a list for several texts, whose units are embedded in one batch.
             settings: How to search; by default the scheme's default settings.
             llm: The model that detection asks: a chat model for AliMark's learned restructuring, and for PMark with sampled
-                medians the model that wrote the text.
+                medians the model that wrote the text; or its name.
             options: Fields of the scheme's settings that replace those of `settings`.
 
         Returns:
@@ -249,7 +267,7 @@ class Watermark(ABC, Generic[SomeDetection_co]):
         """
         chosen = detection_settings(self.scheme, self.settings, settings, {**options})
         detections: list[SomeDetection_co] = []
-        for answer in self.detect_batch([text] if isinstance(text, str) else text, chosen, llm=llm):
+        for answer in self.detect_batch(texts_of(text), chosen, llm=None if llm is None else as_llm(llm)):
             if isinstance(answer, AlimarkError):
                 raise answer
             detections.append(answer)
@@ -276,7 +294,7 @@ class SentenceWatermark(Watermark[SomeDetection_co]):
 
     candidates: ClassVar[int] = DEFAULT_CANDIDATES
 
-    def __init__(self, key: Key, *, embedder: Embedder | None = None) -> None:
+    def __init__(self, key: Key, *, embedder: Embedder | str | None = None) -> None:
         super().__init__(key, embedder=embedder)
         self._schedulers: dict[int, Scheduler] = {}
 
@@ -306,14 +324,14 @@ class SentenceWatermark(Watermark[SomeDetection_co]):
             prompts, self.key, self.embedder, llm, settings, rule=self.sentence_rule, batch=batch, progress=progress
         )
 
-    async def agenerate(self, prompt: str, llm: LLM, **options: Unpack[GenerateOptions]) -> Generation:
+    async def agenerate(self, prompt: str, llm: SomeLLM, **options: Unpack[GenerateOptions]) -> Generation:
         """Generates a text like `generate`, for servers: texts that are awaited at the same time share batches.
 
         Cancelling the task stops the generation.
 
         Args:
             prompt: What to continue or to answer.
-            llm: The language model.
+            llm: The language model, or its name.
             **options: Those of `generate`; `progress` is not called in the thread of the event loop.
 
         Returns:
@@ -336,11 +354,11 @@ class SentenceWatermark(Watermark[SomeDetection_co]):
 
         from alimark.core.generation.session import Session
 
+        [text], llm = texts_of(prompt, "prompt"), await asyncio.to_thread(as_llm, llm)
         settings, key = self._generation_settings(options, llm), self.key.carrying(options.get("payload"))
         scheduler = await asyncio.to_thread(self._scheduler, llm)  # the embedder may have to be loaded
-        session = Session(
-            prompt, key, settings, rule=self.sentence_rule, seed=options.get("seed"), progress=options.get("progress")
-        )
+        progress = options.get("progress") or None
+        session = Session(text, key, settings, rule=self.sentence_rule, seed=options.get("seed"), progress=progress)
         return await asyncio.wrap_future(scheduler.submit(session))
 
     def _scheduler(self, llm: LLM) -> Scheduler:
@@ -351,6 +369,30 @@ class SentenceWatermark(Watermark[SomeDetection_co]):
         with _loading:
             # A scheduler refers to its model, so no other object can get the model's id.
             return self._schedulers.setdefault(id(llm), Scheduler(llm, embedder))
+
+
+def texts_of(given: object, what: str = "text") -> list[str]:
+    """The texts of an argument that is a text or a list of texts; raises TextError for anything else."""
+    texts: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
+    for text in texts:
+        if not isinstance(text, str):
+            kind = type(text).__name__
+            advice = ""
+            if isinstance(text, bytes | PathLike):
+                advice = "; alimark.read_document(...).text reads a file"
+            elif hasattr(text, "text"):
+                advice = f"; a {kind} has it as its attribute `text`"
+            raise TextError(f"a {what} is a string, not {kind}: pass a string or a list of strings{advice}")
+    return texts
+
+
+def check_key(key: object) -> Key:
+    """The key itself; raises KeyFileError where it is something else, such as the path of a key file."""
+    if not isinstance(key, Key):
+        raise KeyFileError(
+            f"a key is an alimark.Key, not {type(key).__name__}; alimark.Key.load(path) reads a key file"
+        )
+    return key
 
 
 def in_order(results: Iterable[tuple[int, Result | AlimarkError]]) -> list[Result]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,6 +67,16 @@ def mark_of(scheme: str, folder: Path, number: int = 1, **parameters: Any) -> An
     return alimark.load(key_of(scheme, folder, number, **parameters), embedder=EMBEDDER if scheme == "sir" else None)
 
 
+def test_tokens_are_shown_in_a_notebook_and_stay_out_of_records(folder: Path) -> None:
+    mark = mark_of("kgw", folder)
+    detection = mark.detect(f"<b>The teacher</b> found a letter. {prose(1, 2)}")
+    assert pickle.loads(pickle.dumps(detection)).tokens == ()  # noqa: S301
+    shown = detection._repr_html_()
+    assert "<b>The" not in shown
+    assert shown.count("<span") == len(detection.tokens) == detection.evidence["tokens"]
+    assert "tokens" not in detection.report() | detection.details
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_marked_text_is_found_and_other_keys_find_nothing(scheme: str, folder: Path, llm: Any) -> None:
     own: dict[str, Any] = {"length": 64} if scheme == "exp" else {}
@@ -74,6 +85,10 @@ def test_marked_text_is_found_and_other_keys_find_nothing(scheme: str, folder: P
     found = mark.detect([one.text for one in made], draws=100)
     assert [one.p_value for one in found] == [1 / 101] * 3
     assert min(one.score for one in found) > 3
+    plain = mark.detect(prose(7)).tokens
+    for text, detection in zip(made, found, strict=True):
+        assert "".join(piece for piece, _ in detection.tokens) == text.text.strip()
+        assert np.nanmean([strength for _, strength in detection.tokens]) > np.nanmean([x for _, x in plain]) + 0.05
     others = [mark_of(scheme, folder, number, **own).detect([one.text for one in made], draws=100) for number in (2,)]
     assert sum(one.p_value > 0.05 for some in others for one in some) >= 2
     assert {(one.scheme, one.key_id, one.tokens) for one in made} == {(scheme, mark.key.id, 64)}

@@ -86,6 +86,14 @@ class EXP(TokenLevel):
 
         return Statistic(raw, None, null, 0.0, {"cost": -raw, "scored": len(ids)}, warnings)
 
+    def strengths(self, ids: Ids) -> Floats:
+        """The number of each token at the shift that suits the whole text best."""
+        scored, length = ids[:MOST_TOKENS], self.parameters.length
+        places = (np.arange(length)[:, None] + np.arange(len(scored))) % length
+        xi = _prf.unit(_prf.hashed(self.secret, places, scored[None]))
+        best = np.log1p(-xi).sum(axis=1).argmin()
+        return np.concatenate([xi[best], np.full(len(ids) - len(scored), np.nan)])
+
 
 def costs(ids: Ids, secrets: _prf.Words, length: int, gap: float) -> Floats:
     """The smallest alignment cost over all shifts, under each key."""

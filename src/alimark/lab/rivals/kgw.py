@@ -83,6 +83,12 @@ class KGW(TokenLevel):
         tails = {"p_normal": normal_tail(z), "p_binomial": binomial_tail(green, total, gamma)}
         return Statistic(float(green), z, null, gamma**total, {"green": green, "scored": total, **tails})
 
+    def strengths(self, ids: Ids) -> Floats:
+        context = self.parameters.context
+        grams = np.lib.stride_tricks.sliding_window_view(ids, context + 1) if len(ids) > context else ids[:0, None]
+        green = green_tokens(self.secret, grams, self.parameters.gamma)
+        return np.concatenate([np.full(len(ids) - len(grams), np.nan), green])
+
 
 def distinct_ngrams(ids: Ids, n: int) -> Ids:
     """The distinct n-grams of the tokens, one per row. A repeated n-gram adds no evidence, so it is counted once."""

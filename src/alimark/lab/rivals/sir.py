@@ -134,6 +134,15 @@ class SIR(TokenLevel):
         raw = float(scores(self.secret[None])[0])
         return Statistic(raw, None, null, 0.0, {"mean": raw, "scored": len(tokens), "contexts": len(contexts)})
 
+    def strengths(self, ids: Ids) -> Floats:
+        chunk, contexts = self.parameters.chunk, self.contexts(ids)
+        signs = np.full(len(ids), np.nan)
+        if contexts:
+            rows = np.arange(chunk, len(ids)) // chunk - 1
+            places = assigned(self.secret, ids[chunk:], self.parameters.dimension)
+            signs[chunk:] = self.biases(contexts)[rows, places]
+        return (signs + 1) / 2
+
     fit_libraries = (("torch", "transformers"),)
 
     @classmethod

@@ -140,6 +140,12 @@ class SynthID(TokenLevel):
             evidence["p_normal"] = normal_tail(z)
         return Statistic(raw, z, null, 0.5 ** (parameters.depth * len(hashes)), evidence)
 
+    def strengths(self, ids: Ids) -> Floats:
+        n = self.parameters.ngram
+        values = g_values(ngram_hashes(ids, n), self.keys, self.table).mean(axis=-1)
+        values[~fresh_contexts(ids, n, self.parameters.history)] = np.nan
+        return np.concatenate([np.full(len(ids) - len(values), np.nan), values])
+
     def _score(self) -> Callable[[Bits], Floats]:
         """The function from g-values (keys, n-grams, layers) to the score of each key."""
         parameters = self.parameters

@@ -8,17 +8,20 @@ distribution, the p-value by that distribution is in the evidence too.
 
 from __future__ import annotations
 
+import html
 import secrets
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
 from itertools import islice
 from typing import ClassVar
 
 import numpy as np
 
+from alimark.core._util.arrays import Floats
 from alimark.core._util.json_types import JsonObject
 from alimark.core.detection.building import EmbedderIdentity, Statistic, build_detection
 from alimark.core.detection.results import Detection
@@ -59,8 +62,41 @@ class TokenParameters(SchemeParameters):
         return content | tokenizer
 
 
-class TokenLevel(Watermark[Detection]):
-    """The base class of token-level schemes. A scheme adds `marker`, which chooses tokens, and `find`, its statistic.
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TokenDetection(Detection):
+    """The result of a token-level scheme: a `Detection` that can show its tokens."""
+
+    offered = (*Detection.offered, "tokens")
+
+    compute_tokens: Callable[[], list[tuple[str, float]]] | None = field(default=None, compare=False)
+    """Computes `tokens`; None in another process."""
+
+    @cached_property
+    def tokens(self) -> tuple[tuple[str, float], ...]:
+        """The text of each token, and what `strengths` says of it."""
+        return tuple(self.compute_tokens()) if self.compute_tokens else ()
+
+    def __getstate__(self) -> JsonObject:
+        return self.__dict__ | {"compute_tokens": None}
+
+    def to_dict(self) -> JsonObject:
+        content = asdict(replace(self, compute_tokens=None))
+        del content["compute_tokens"]
+        return content
+
+    def _repr_html_(self) -> str:
+        spans = (
+            f'<span style="background:rgba(0,128,0,{max(0.0, strength - 0.5):.2f})" '
+            f'title="{strength:.2f}">{html.escape(piece)}</span>'
+            for piece, strength in self.tokens
+        )
+        return f'{super()._repr_html_()}<p style="white-space:pre-wrap">{"".join(spans)}</p>'
+
+
+class TokenLevel(Watermark[TokenDetection]):
+    """The base class of token-level schemes.
+
+    A scheme adds `marker`, which chooses tokens, `find`, its statistic, and `strengths`, what each token adds to it.
 
     The tokenizer is loaded on first use. Threads may share an instance.
     """
@@ -104,6 +140,13 @@ class TokenLevel(Watermark[Detection]):
     def find(self, ids: Ids) -> Statistic:
         """The statistic of a text's tokens under the key and under random keys."""
 
+    def strengths(self, ids: Ids) -> Floats:
+        """How much each token carries: between 0 and 1, about 0.5 by chance, and nan where it is not scored."""
+        return np.full(len(ids), np.nan)
+
+    def _tokens(self, text: str, ids: Ids) -> list[tuple[str, float]]:
+        return list(zip(self.tokenizer.pieces(text), self.strengths(ids).tolist(), strict=True))
+
     def generate_many(
         self,
         prompts: Iterable[Prompt],
@@ -142,9 +185,9 @@ class TokenLevel(Watermark[Detection]):
         *,
         llm: LLM | None = None,
         times: Counter[str] | None = None,
-    ) -> list[Detection | AlimarkError]:
+    ) -> list[TokenDetection | AlimarkError]:
         chosen = settings or self.settings()
-        answers: list[Detection | AlimarkError] = []
+        answers: list[TokenDetection | AlimarkError] = []
         clock = Clock(Counter() if times is None else times)
         for text in texts:
             try:
@@ -157,7 +200,7 @@ class TokenLevel(Watermark[Detection]):
     def units(self, texts: Iterable[str], settings: RandomKeys | None = None) -> Iterator[str]:
         return iter(())  # only SIR embeds
 
-    def _detection(self, text: str, settings: RandomKeys) -> Detection:
+    def _detection(self, text: str, settings: RandomKeys) -> TokenDetection:
         sentences = splitter(self.key.splitter).units(text)
         ids = self.tokenizer.ids(text.strip())
         if not sentences or not len(ids):
@@ -166,7 +209,7 @@ class TokenLevel(Watermark[Detection]):
         evidence = {**statistic.evidence, "tokens": len(ids), "tokenizer": self.tokenizer.fingerprint}
         backend = self.embedder.backend if self.Parameters.embeds else ""
         return build_detection(
-            Detection,
+            partial(TokenDetection, compute_tokens=partial(self._tokens, text.strip(), ids)),
             text,
             sentences,
             replace(statistic, evidence=evidence),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,11 @@ class TextTokenizer:
     def ids(self, text: str) -> Ids:
         """Encodes a text as tokens, without special tokens at its start or end."""
         return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int64)
+
+    def pieces(self, text: str) -> list[str]:
+        """The part of a text that each of its tokens stands for; together they are the text."""
+        ends = [end for _, end in self._tokenizer.encode(text, add_special_tokens=False).offsets]
+        return [text[start:end] for start, end in pairwise([0, *ends[:-1], len(text)])] if ends else []
 
     def text(self, ids: Ids | list[int]) -> str:
         """Decodes tokens, leaving out special ones."""

@@ -15,8 +15,8 @@ import alimark
 NAMES = {
     "AliMark", "AlignedDetection", "AlignedStep", "AlimarkError", "Detection", "DetectionSettings", "Document", "Embedder",
     "Generation", "Key", "LLM", "MarkedSentence", "Passage", "RemoteAnswer", "RemoteDetector",
-    "RewriteSettings", "RewrittenSentence", "Rewriting", "Sampling",
-    "Verdict", "Watermark", "__version__", "detect", "load", "load_embedder", "load_llm", "read_document", "register_splitter",
+    "RewriteSettings", "RewrittenSentence", "Rewriting", "Sampling", "Verdict", "Watermark", "__version__", "compare",
+    "detect", "load", "load_embedder", "load_llm", "read_document", "register_splitter",
 }  # fmt: skip
 
 

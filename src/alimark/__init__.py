@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from alimark.core.schemes.api import load as load
     from alimark.core.schemes.base import Watermark as Watermark
     from alimark.errors import AlimarkError as AlimarkError
+    from alimark.lab.compare import compare as compare
 
 _HOME = {
     "AliMark": "core.schemes.alimark",
@@ -59,6 +60,7 @@ _HOME = {
     "Sampling": "core.llm.base",
     "Verdict": "core.detection.results",
     "Watermark": "core.schemes.base",
+    "compare": "lab.compare",
     "detect": "core.schemes.api",
     "load": "core.schemes.api",
     "load_embedder": "core.embedding.loading",

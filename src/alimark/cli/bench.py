@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from alimark.audit.replicas import Replicas
     from alimark.lab.bench.recipe import Recipe
     from alimark.lab.bench.results import Results
+    from alimark.lab.bench.tables import Table
 
 app = typer.Typer(no_args_is_help=True, help="Run experiments from recipes, and report their results.")
 
@@ -82,6 +83,39 @@ def run(
     _check(loaded, output)
     with show.progress() as progress, loading.replicas(engine, address, replicas) as writers:
         _run(loaded, output, recipe.stem, StageBar(progress), writers)
+
+
+def compare(
+    watermarks: Annotated[list[str], typer.Argument(help="Schemes, such as alimark and kgw.")],
+    attack: Annotated[
+        list[str] | None, typer.Option(help='"NAME RATE", or FILE.py:FUNCTION from text to text; repeatable.')
+    ] = None,
+    llm: Annotated[str, typer.Option(help="The language model.")] = "smollm2-135m",
+    prompts: Annotated[str, typer.Option(help="A data set of the bench, or a JSONL file.")] = "manual",
+    texts: Annotated[int, typer.Option(help="Prompts.")] = 10,
+    sentences: Annotated[int, typer.Option(help="Sentences of a text.")] = 12,
+    human: Annotated[int, typer.Option(help="Human texts; a threshold at 1% needs 100.")] = 100,
+    embedder: Annotated[str, typer.Option(help="Embedder of the keys.", show_default="that of keygen")] = "",
+    output: Output = Path("compare"),
+) -> None:
+    """Compare watermarks on the same prompts under the same attacks.
+
+        alimark compare alimark kgw --attack "delete 0.3" --attack typos
+        alimark compare alimark semstamp --attack mine.py:shout --texts 50
+
+    Prints the shares found with intervals, false alarms and cost, and writes a
+    report. A comparison that was stopped goes on in the same folder.
+    """  # fmt: skip
+    from alimark.lab.bench import report as reports
+    from alimark.lab.compare import compare as run_comparison
+
+    with show.progress() as progress:
+        compared = run_comparison(
+            watermarks, attacks=attack or ["delete 0.3", "typos"], llm=llm, prompts=prompts, texts=texts,
+            sentences=sentences, human_texts=human, embedder=embedder, folder=output, progress=StageBar(progress),
+        )  # fmt: skip
+    _print_table(compared.table)
+    show.note(f"{reports.write(output, [compared.results])[0]}; every text: alimark bench view {output}")
 
 
 @app.command()
@@ -179,12 +213,7 @@ def _check(recipe: Recipe, output: Path | None = None) -> None:
     from alimark.lab.bench.workspace import Workspace
 
     run = Run(recipe, Workspace(output)) if output and output.is_dir() else None
-    needed = requirements.needs(recipe, run)
-    if needed.problems:
-        raise AlimarkError(
-            "\n- ".join(["a run needs what is missing here:", *needed.problems])
-            + "\nModels, attacks and data can be replaced: --set PATH=VALUE, --profile NAME (docs/bench.md)."
-        )
+    needed = requirements.check(recipe, run)
     if output:
         loading.fetch_models(*sorted(needed.models))
     elif to_fetch := [name for name in sorted(needed.models) if not store.is_fetched(name)]:
@@ -215,21 +244,27 @@ _SHOWN = ("texts", "failed", "rejected answers", "AUROC", "TPR@1%", "TPR@5%", "p
 
 def _print_tables(results: Results) -> None:
     """Print the detection rates, with intervals and, where texts failed, with failed ones as misses."""
-    from rich.table import Table
-
     from alimark.lab.bench.shape import statistic_note
     from alimark.lab.bench.tables import details
 
     for full in details(results):
-        shown = {i: column for i, column in enumerate(full.columns) if not column.number or column.label in _SHOWN}
-        table = Table(box=None, header_style="bold", pad_edge=False, title=full.title, title_justify="left")
-        for column in shown.values():
-            table.add_column(column.label, justify="right" if column.number else "left")
-        for line in full.lines:
-            cells = [line[i] for i in shown]
-            table.add_row(*(f"{cell.text} ({cell.small})" if cell.small else cell.text for cell in cells))
-        show.print_table(table)
+        _print_table(full, _SHOWN)
     show.note(statistic_note(results["rows"]))
+
+
+def _print_table(full: Table, wanted: tuple[str, ...] = ()) -> None:
+    """Print a table, with those of its columns of figures that are wanted, or all."""
+    from rich import table as rich_tables
+
+    columns = enumerate(full.columns)
+    shown = {i: column for i, column in columns if not (wanted and column.number) or column.label in wanted}
+    table = rich_tables.Table(box=None, header_style="bold", pad_edge=False, title=full.title, title_justify="left")
+    for column in shown.values():
+        table.add_column(column.label, justify="right" if column.number else "left")
+    for line in full.lines:
+        cells = [line[i] for i in shown]
+        table.add_row(*(f"{cell.text} ({cell.small})" if cell.small else cell.text for cell in cells))
+    show.print_table(table)
 
 
 class StageBar(RunProgress):

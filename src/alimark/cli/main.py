@@ -52,7 +52,7 @@ app.command(
     add_help_option=False,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )(attack.attack)
-for study in (fit.fit, calibrate.calibrate, demo.demo):
+for study in (fit.fit, bench.compare, calibrate.calibrate, demo.demo):
     app.command()(study)
 for name, group in {"models": models.app, "plugins": plugins.app, "bench": bench.app, "serve": serve.app}.items():
     app.add_typer(group, name=name)

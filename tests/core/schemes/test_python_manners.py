@@ -109,7 +109,7 @@ def test_progress_is_shown_on_a_terminal_only_and_wiped_at_the_end(
     monkeypatch.setattr(progress, "SECONDS", 0.0)
     shown = written(Terminal())
     assert "writing: 6 of 6" in shown
-    assert "detecting: 2 of 2" in shown
+    assert "detecting: 1 of 2" in shown
     assert "rewriting: 2 of 2" in shown
     assert shown.endswith("\r")
     assert "\rwriting" not in written(Terminal(), progress=lambda sentence: None)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from alimark.core._util import process
 
+Item = TypeVar("Item")
 SECONDS = 0.2
 """The least time between two versions of a line."""
 
@@ -22,7 +24,7 @@ class Line:
     """Says on stderr how much of some work is done, and how long the rest may take; a context manager."""
 
     def __init__(self, title: str, total: int, wanted: bool = True) -> None:
-        self._title, self._total, self._shown = title, total, wanted and total > 0 and shown()
+        self.title, self._total, self._shown = title, total, wanted and total > 0 and shown()
         self._started = self._last = time.perf_counter()
         self._width = 0
 
@@ -32,7 +34,7 @@ class Line:
         now = time.perf_counter()
         if self._shown and done and now - self._last >= SECONDS:
             left = (now - self._started) * (self._total - done) / done
-            self._write(f"{self._title}: {done:,} of {self._total:,}, about {max(0, left):.0f} s left")
+            self._write(f"{self.title}: {done:,} of {self._total:,}, about {max(0, left):.0f} s left")
             self._last = now
 
     def _write(self, line: str) -> None:
@@ -47,3 +49,11 @@ class Line:
         if self._width:
             self._write("")
             sys.stderr.write("\r")
+
+
+def with_line(title: str, items: Sequence[Item]) -> Iterator[Item]:
+    """The items one after the other; where there are several, with a line of progress."""
+    with Line(title, len(items), wanted=len(items) > 1) as line:
+        for done, item in enumerate(items):
+            line.at(done)
+            yield item

@@ -110,6 +110,12 @@ class Registry(Generic[T]):
             raise self._error(f"a {self.kind} named {name!r} exists already; choose another name")
         self._objects[name] = item
 
+    def replace(self, name: str, item: T) -> None:
+        """Adds an object for this process in place of one that was added before, as a notebook does that is run again."""
+        if name in self._built_in or name not in self._objects:
+            self.register(name, item)
+        self._objects[name] = item
+
     def get(self, name: str) -> T:
         """The object of that name; raises an error where there is none, or its package cannot be loaded."""
         if name in self._objects:

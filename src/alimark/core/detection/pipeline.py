@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from alimark.core._util.progress import Line
+from alimark.core._util.progress import with_line
 from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.detection.batching import embed_texts, signals_of
 from alimark.core.detection.preparing import PreparedText, alike, prepare, prepare_each, with_variants
@@ -91,13 +91,8 @@ def detect_batch(
         beat()
         return answer(text, embedded, keys, embedder, settings, best=best, tried=tried)
 
-    answers: list[list[AlignedDetection]] = []
-    with Line("detecting", len(sound), wanted=len(sound) > 1) as line:
-        for text in sound:
-            answers.append(detections(text))
-            line.at(len(answers))
-    ready = iter(answers)
-    results = [text if isinstance(text, AlimarkError) else next(ready) for text in prepared]
+    answers = map(detections, with_line("detecting", sound))
+    results = [text if isinstance(text, AlimarkError) else next(answers) for text in prepared]
     clock.lap("alignment")
     return results
 

@@ -33,7 +33,7 @@ from alimark.errors import AlimarkError, KeyFileError, KeyMismatch, ModelError, 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    from alimark.core.generation.api import Finished, Generation, ManyProgress, MarkedSentence, Scheduler
+    from alimark.core.generation.api import Finished, Generation, ManyProgress, MarkedSentence, Progress, Scheduler
     from alimark.core.generation.selection import Rule, TextOrigin
     from alimark.core.llm import SomeLLM
     from alimark.core.llm.base import LLM
@@ -160,8 +160,8 @@ class Watermark(ABC, Generic[SomeDetection_co]):
                 with `prompt_style="chat"`, unless the scheme marks tokens; texts then end where the model ends them.
             prompt_style: `continue`, the default, goes on where the prompt stops, `chat` answers it through the chat template.
             batch: The number of texts generated at a time, for a list; by default the number that suits the model best.
-            progress: Called with each sentence as it is chosen; by schemes that mark tokens once, with the last sentence. By
-                default a line shows how far the work is, on a terminal and in notebooks; False shows nothing.
+            progress: Called with each sentence that is chosen, by schemes that mark tokens with the last. By default a line
+                shows how far the work is, on a terminal and in notebooks; False shows nothing.
             payload: The number that the mark carries, for a key with payloads (docs/payload.md); by default that of the key.
 
         Returns:
@@ -189,15 +189,8 @@ class Watermark(ABC, Generic[SomeDetection_co]):
         key = None if payload is None else self.key.carrying(payload)
         prompts = [Prompt(text, None if seed is None else seed + i, key) for i, text in enumerate(texts)]
         batch = 1 if isinstance(prompt, str) else options.get("batch")
-        written: dict[int, int] = {}
         with Line("writing", settings.sentences * len(texts), wanted=progress is None) as line:
-
-            def step(number: int, sentence: MarkedSentence) -> None:
-                written[number] = sentence.number
-                line.at(sum(written.values()))
-                if progress:
-                    progress(sentence)
-
+            step = progress_step(line, progress or None)
             generations = in_order(self.generate_many(prompts, llm, settings, batch=batch, progress=step))
         return generations[0] if isinstance(prompt, str) else generations
 
@@ -369,6 +362,19 @@ class SentenceWatermark(Watermark[SomeDetection_co]):
         with _loading:
             # A scheduler refers to its model, so no other object can get the model's id.
             return self._schedulers.setdefault(id(llm), Scheduler(llm, embedder))
+
+
+def progress_step(line: Line, progress: Progress | None) -> ManyProgress:
+    """What is called with each sentence of several texts: it moves the line, and calls `progress`."""
+    written: dict[int, int] = {}
+
+    def step(number: int, sentence: MarkedSentence) -> None:
+        written[number] = sentence.number
+        line.at(sum(written.values()))
+        if progress:
+            progress(sentence)
+
+    return step
 
 
 def texts_of(given: object, what: str = "text") -> list[str]:

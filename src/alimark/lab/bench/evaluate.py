@@ -87,7 +87,7 @@ def _results(workspace: Workspace, name: str) -> Results | None:
     known = results.load(path) if path.exists() else None
     if not recipe.exists() or (known and known["recipe"] == recipe.read_text("utf-8")):
         return known
-    unfinished = evaluate(Run(load_recipe(recipe), workspace), name, finished=False)
+    unfinished = evaluate(Run(load_recipe(recipe, was_run=True), workspace), name, finished=False)
     return unfinished if unfinished["rows"] or unfinished["cost"] else None
 
 

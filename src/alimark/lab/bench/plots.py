@@ -194,6 +194,22 @@ def _settings(page: _Page) -> Iterator[Plot]:
         yield sheet.finish(what, _FOUND, "Bars are 95% intervals.")
 
 
+def _found(page: _Page) -> Iterator[Plot]:
+    """The share of texts with a p-value of at most 0.01, by attack; it needs no human texts."""
+    for number, (group, rows) in enumerate(shape.grouped(page.results["rows"]).items()):
+        attacks, among = list(dict.fromkeys(row["attack"] for row in rows)), shape.variants(rows)
+        sheet = page.sheet("found", number, "Texts found at p ≤ 0.01, by attack", group, 1)
+        for place, compared in enumerate(among):
+            beside = 0.06 * (place - (len(among) - 1) / 2)
+            points = {
+                attacks.index(row["attack"]) + beside: (row["with_failures"] or row)["tpr_nominal"].get("0.01")
+                for row in rows if shape.variant(row) == compared
+            }  # fmt: skip
+            page.curve(sheet, sheet.axes[0], compared, among, points)
+        sheet.axes[0].set_xticks(range(len(attacks)), map(shape.attack_label, attacks), rotation=20, ha="right")
+        yield sheet.finish("", _FOUND, "Bars are 95% intervals; a failed attack counts as a miss.")
+
+
 def _without_grid(row: Row) -> shape.Variant:
     return shape.Variant(row["method"], row["detection"], ())
 
@@ -248,4 +264,4 @@ def _writer(row: Row) -> shape.Variant:
     return shape.Variant(row["method"], "", shape.variant(row).grid)
 
 
-_SECTIONS = {"detection": (_rates, _settings, _roc), "attacks": (_deltas,)}
+_SECTIONS = {"found": (_found,), "detection": (_rates, _settings, _roc), "attacks": (_deltas,)}

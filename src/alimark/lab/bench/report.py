@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module, resources
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from alimark.core._util.files import write_whole
 from alimark.errors import MissingExtra
@@ -25,6 +25,9 @@ from alimark.lab.bench.plots import Plot
 from alimark.lab.bench.results import Example, Results
 from alimark.lab.bench.shape import attack_label, colours
 from alimark.lab.bench.tables import Column, Table
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 _PLOTS = "plots"
 """The folder of the plots, in the folder of the report."""
@@ -112,8 +115,21 @@ def _chapter(results: Results, slug: str, palette: dict[str, str]) -> Chapter:
 
 def html(chapters: Sequence[Chapter], palette: Mapping[str, str]) -> str:
     """The page with one chapter for each recipe; `palette` holds the colour of each method."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
+
+    files = resources.files("alimark").joinpath("lab", "bench")
+    style, script = (files.joinpath(name).read_text("utf-8") for name in ("report.css", "report.js"))
+    # The page loads nothing, and runs no script except this one.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:"
+    return _template("page.html.j2").render(
+        chapters=chapters, title=chapters[0].title if len(chapters) == 1 else _ALL_TITLE, palette=palette, policy=policy,
+        style=Markup(style), script=Markup(script),  # files of this package, never text of the results
+    )  # fmt: skip
+
+
+def _template(name: str) -> Template:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
         loader=PackageLoader("alimark.lab.bench"), autoescape=True, finalize=_printable, undefined=StrictUndefined,
@@ -122,15 +138,12 @@ def html(chapters: Sequence[Chapter], palette: Mapping[str, str]) -> str:
     environment.filters |= {
         "classes": _classes, "example_title": example_title, "in_base64": lambda svg: base64.b64encode(svg).decode(),
     }  # fmt: skip
-    files = resources.files("alimark").joinpath("lab", "bench")
-    style, script = (files.joinpath(name).read_text("utf-8") for name in ("report.css", "report.js"))
-    # The page loads nothing, and runs no script except this one.
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:"
-    return environment.get_template("page.html.j2").render(
-        chapters=chapters, title=chapters[0].title if len(chapters) == 1 else _ALL_TITLE, palette=palette, policy=policy,
-        style=Markup(style), script=Markup(script),  # files of this package, never text of the results
-    )  # fmt: skip
+    return environment.get_template(name)
+
+
+def part_in_html(part: Table | Plot) -> str:
+    """A table or a plot alone, for notebooks."""
+    return str(_template("parts.html.j2").make_module({"palette": {}}).unfolded(part))  # type: ignore[attr-defined]
 
 
 def _printable(value: object) -> object:

@@ -51,6 +51,17 @@ def needs(recipe: Recipe, run: Run | None = None) -> Needs:
     return needed
 
 
+def check(recipe: Recipe, run: Run | None = None) -> Needs:
+    """As `needs`; raises an error that lists everything that is missing."""
+    needed = needs(recipe, run)
+    if needed.problems:
+        raise AlimarkError(
+            "\n- ".join(["a run needs what is missing here:", *needed.problems])
+            + "\nModels, attacks and data can be replaced: --set PATH=VALUE, --profile NAME (docs/bench.md)."
+        )
+    return needed
+
+
 @dataclass
 class Needs:
     """What a recipe needs. Each thing is checked once, whichever parts of the recipe need it."""

@@ -226,6 +226,37 @@ def _means(rows: Sequence[Row], metric: Metric) -> dict[str, float]:
     return dict(sorted(means.items(), key=lambda item: -item[1]))
 
 
+def comparison(results: Results) -> Table:
+    """A line for each variant: the share found under each attack at p <= 0.01, false alarms, cost and perplexity."""
+    rows, names = results["rows"], Names(results["rows"])
+    attacks = list(dict.fromkeys(row["attack"] for row in rows))
+    labels = [*map(shape.attack_label, attacks), "human texts", "tokens per text", "seconds per text"]
+    quality = [Column("perplexity")] if results["quality"] else []
+    lines = []
+    for same in {(row["llm"], row["data"], variant(row)): row for row in rows}.values():
+        rates = {
+            row["attack"]: (row["with_failures"] or row)["tpr_nominal"].get("0.01") for row in rows if _alike(same, row)
+        }
+        human = [row["false_positives"].get("0.01") for row in results["human"] if _alike(same, row)]
+        cost = [(row["tokens"], row["seconds"]) for row in results["cost"] if _alike(same, row)]
+        read = [float(np.median(row["perplexity"])) for row in results["quality"] if _alike(same, row)]
+        cells = [estimated(share) for share in [*map(rates.get, attacks), *(human or [None])]]
+        cells += [number(value, ",.3g") for value in cost[0]] if cost else [TableCell("–")] * 2
+        cells += [number(read[0], ".1f") if read else TableCell("–")] * bool(quality)
+        lines.append([*names.cells(same), *cells])
+    note = (
+        "Texts found at p ≤ 0.01, in percent, with 95% intervals; failed attacks are misses. Human texts: false alarms."
+    )
+    return Table("Texts found", [*names.columns, *map(Column, labels), *quality], lines, note)
+
+
+def _alike(row: JsonMapping, other: JsonMapping) -> bool:
+    """Whether rows of two tables are about the same variant; tables of texts know no detection options."""
+    there = variant(other)
+    same = replace(variant(row), detection=there.detection) if not there.detection else variant(row)
+    return same == there and all(row[name] == other[name] for name in ("llm", "data"))
+
+
 # --- The other tables
 
 

@@ -93,7 +93,7 @@ class Answers:
 
     def _of_recipe(self, name: str) -> Iterator[ListedText]:
         """The scored texts of a recipe, cell by cell."""
-        run = Run(load_recipe(self._workspace.recipe(name)), self._workspace)
+        run = Run(load_recipe(self._workspace.recipe(name), was_run=True), self._workspace)
         records = Records(run)
         for cell in run.cells:
             for detection in cell.recipe.detection:

@@ -28,7 +28,7 @@ from alimark.core.detection.pipeline import detect_batch
 from alimark.core.detection.preparing import prepare
 from alimark.core.detection.scoring import scoring
 from alimark.core.detection.settings import DetectionSettings
-from alimark.core.embedding.precision import precision_of
+from alimark.core.embedding.base import precision_of
 from alimark.core.frozen.kernels.hard import _best_z, _edit_row, search
 from alimark.core.frozen.kernels.types import LEFT, RIGHT, WHOLE
 from alimark.core.frozen.text.splitting import splitter

@@ -25,9 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from alimark.core.embedding.base import Embedder
+from alimark.core.embedding.base import Embedder, at_precision, precisions_of
 from alimark.core.embedding.loading import load_embedder
-from alimark.core.embedding.precision import at_precision, precisions_of
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.keys.key import Key
 from alimark.core.schemes.alimark import AliMark

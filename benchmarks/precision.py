@@ -25,9 +25,8 @@ from alimark.audit.auditor import FirstPass
 from alimark.core._util.arrays import Floats
 from alimark.core.detection.pipeline import detect_batch
 from alimark.core.detection.settings import DetectionSettings
-from alimark.core.embedding.base import Embedder
+from alimark.core.embedding.base import Embedder, at_precision
 from alimark.core.embedding.loading import load_embedder
-from alimark.core.embedding.precision import at_precision
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.keys.key import Key
 from alimark.core.text.human_text import read_texts

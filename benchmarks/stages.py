@@ -29,8 +29,8 @@ from alimark.core.detection.pipeline import detect_batch
 from alimark.core.detection.preparing import prepare
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.stats.null_tables import paper_rule
+from alimark.core.embedding.base import at_precision
 from alimark.core.embedding.loading import load_embedder
-from alimark.core.embedding.precision import at_precision
 from alimark.core.frozen.kernels.hard import search
 from alimark.core.frozen.kernels.types import Limits
 from alimark.core.frozen.text.splitting import splitter

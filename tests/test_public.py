@@ -87,7 +87,7 @@ for name in ["fork", "forkpty", "sched_getaffinity", "killpg", "mkfifo", "fchmod
 warnings.filterwarnings("ignore", message="only soft file lock is available")
 from pathlib import Path
 from alimark import AliMark, Key, read_document
-from alimark.core._util import limited
+from alimark.core._util import process
 from alimark.core._util.jsonl import JsonlWriter, read_jsonl
 from alimark.testing import StandInEmbedder, StandInLLM
 
@@ -98,7 +98,7 @@ text = mark.generate("A story.", llm=StandInLLM(), sentences=12, candidates=32, 
 with JsonlWriter(folder / "out.jsonl") as writer:
     writer.write({{"id": "a", "text": read_document(("<p>" + text).encode(), kind="html").text}})
 [(_, record)] = read_jsonl(folder / "out.jsonl")
-limited.limit(1000, 1 << 40)  # the process that reads documents
+process.limit(1000, 1 << 40)  # the process that reads documents
 print(mark.detect(record["text"]).verdict())
 """
     pytest.importorskip("selectolax")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from alimark.audit.answers import tests_made
 from alimark.audit.templates import SharedText, search_groups
+from alimark.core._util.work import Beat, Clock
 from alimark.core.detection.pipeline import detect_batch, null_scorers
 from alimark.core.detection.preparing import PreparedText, alike, prepare, sentences_suffice, with_units
 from alimark.core.detection.results import Detection
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.stats.p_values import RandomKeys
-from alimark.core.detection.timing import Beat, Clock
-from alimark.core.embedding.precision import Precision, precision_of, precisions_of
+from alimark.core.embedding.base import Precision, precision_of, precisions_of
 from alimark.core.keys.key import Key
 from alimark.core.schemes.api import load
 from alimark.core.schemes.registry import aligns

@@ -20,12 +20,11 @@ from alimark.audit.auditor import Auditor, DocumentAnswer, FirstPass
 from alimark.audit.files import BLOCK_BYTES, MAX_DOCUMENT, CorpusDocument, file_system, read
 from alimark.audit.sinks import JsonlSink, ParquetSink, Sink, WorkBlocks
 from alimark.core._util.jsonl import Record, record_id, unique_id
+from alimark.core._util.work import Clock
 from alimark.core.detection.settings import PASSAGES_FROM
 from alimark.core.detection.stats.p_values import RandomKeys
-from alimark.core.detection.timing import Clock
-from alimark.core.embedding.base import Embedder
+from alimark.core.embedding.base import Embedder, at_precision, precision_of, precisions_of
 from alimark.core.embedding.loading import load_embedder
-from alimark.core.embedding.precision import at_precision, precision_of, precisions_of
 from alimark.core.keys.key import Sealed
 from alimark.errors import AlimarkError, TextError
 

@@ -77,7 +77,6 @@ class Transformers:
         # With one sequence a request, it takes many requests to fill a GPU.
         self.single_draw_batching = (2, 128) if self._device.type == "cuda" else (1, 4)
         self.limits: tuple[str, ...] = ()
-        self.bias_limit: int | None = None
         self.bias_stays_here = True
 
     def torch_model(self) -> TorchModel:

@@ -12,10 +12,10 @@ import pytest
 from alimark import AliMark
 from alimark.audit.worker import RememberingEmbedder
 from alimark.core.detection.settings import DetectionSettings
+from alimark.core.embedding.base import at_precision, precision_of, precisions_of
 from alimark.core.embedding.loading import PrefixedEmbedder, load_embedder, split_prefix
 from alimark.core.embedding.onnx import OnnxEmbedder
 from alimark.core.embedding.onnx_graph import GRAPH_FILE
-from alimark.core.embedding.precision import at_precision, precision_of, precisions_of
 from alimark.core.keys.key import Key
 from alimark.core.models import store
 from alimark.errors import AlimarkError, KeyMismatch, ModelError

@@ -118,7 +118,6 @@ class Promises:
         [plain] = llm.draw([asked], wide, never_over)
         if not isinstance(llm, TakesBias) or not llm.bias_stays_here:
             return
-        assert llm.bias_limit is None
 
         def tokens(draws: Sequence[Draw]) -> list[int]:  # of whole characters
             return [token for draw in draws for token in llm.encode(draw.text.replace("\ufffd", ""))]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from alimark.core.models import checkpoint
+from alimark.core.models import converting
 from alimark.errors import MissingExtra, ModelError
 
 torch = pytest.importorskip("torch")
@@ -33,7 +33,7 @@ def converted(source: Path) -> dict[str, Any]:
     from safetensors.torch import load_file
 
     target = source.with_name("model.safetensors")
-    checkpoint.convert(source, target)
+    converting.convert(source, target)
     assert sorted(p.name for p in source.parent.iterdir()) == sorted([source.name, target.name])
     loaded: dict[str, Any] = load_file(target)
     return loaded
@@ -73,7 +73,7 @@ def weights() -> OrderedDict[str, Any]:
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")  # torch writes protocol 2 itself
 def test_what_torch_saved_is_read_to_the_bit(tmp_path: Path, zipped: bool, protocol: int) -> None:
     before = weights()
-    after = checkpoint.read(save(before, tmp_path / "x.bin", zipped, pickle_protocol=protocol))
+    after = converting.read(save(before, tmp_path / "x.bin", zipped, pickle_protocol=protocol))
     assert after.keys() == before.keys()
     for name, tensor in before.items():
         assert (after[name].dtype, after[name].shape) == (tensor.dtype, tensor.shape)
@@ -86,7 +86,7 @@ def test_the_same_tensors_give_the_same_file_in_any_form_and_order(tmp_path: Pat
     assert after.keys() == before.keys()
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
     other = tmp_path / "other.safetensors"
-    checkpoint.convert(save(dict(reversed(before.items())), tmp_path / "y.bin", True), other)
+    converting.convert(save(dict(reversed(before.items())), tmp_path / "y.bin", True), other)
     assert other.read_bytes() == (tmp_path / "model.safetensors").read_bytes()
     from safetensors import safe_open
 
@@ -95,9 +95,9 @@ def test_the_same_tensors_give_the_same_file_in_any_form_and_order(tmp_path: Pat
 
 
 def test_torch_is_needed_and_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "find_spec", lambda library: None)
+    monkeypatch.setattr(converting, "find_spec", lambda library: None)
     with pytest.raises(MissingExtra, match="transformers"):
-        checkpoint.convert(save(weights(), tmp_path / "x.bin", False), tmp_path / "x.safetensors")
+        converting.convert(save(weights(), tmp_path / "x.bin", False), tmp_path / "x.safetensors")
 
 
 # Files that torch never writes. The classes below stand for names, calls and storages in a pickle.
@@ -186,7 +186,7 @@ def refused(tmp_path: Path, content: bytes, reason: str) -> None:
     source, target = tmp_path / "x.bin", tmp_path / "x.safetensors"
     source.write_bytes(content)
     with pytest.raises(ModelError, match=reason) as caught:
-        checkpoint.convert(source, target)
+        converting.convert(source, target)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 600
     assert [p.name for p in tmp_path.iterdir()] == ["x.bin"]
@@ -233,7 +233,7 @@ def test_a_pickle_that_runs_a_command_does_not(tmp_path: Path, zipped: bool, mon
 def test_what_is_refused(tmp_path: Path, build: Build, content: object) -> None:
     (tmp_path / "x.bin").write_bytes(build(content))
     with pytest.raises(ValueError, match=r"refuses|named tensors|not a tensor|name of a tensor|too many names"):
-        checkpoint.read(tmp_path / "x.bin")
+        converting.read(tmp_path / "x.bin")
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_what_is_refused(tmp_path: Path, build: Build, content: object) -> None:
 def test_broken_files(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.bin").write_bytes(content)
     with pytest.raises(ValueError, match="refuses"):
-        checkpoint.read(tmp_path / "x.bin")
+        converting.read(tmp_path / "x.bin")
 
 
 def test_the_message_of_a_broken_file(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_the_same_numbers_under_many_names_do_not_fill_the_disk(tmp_path: Path) 
 
 def test_a_file_that_never_ends_to_be_read_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nested tuples, each twice as large as the one inside it: hashing them would take exponential time."""
-    monkeypatch.setattr(checkpoint, "_SECONDS", 4)
+    monkeypatch.setattr(converting, "_SECONDS", 4)
     content = pickled(5)[:2] + b")q\x00" + b"h\x00h\x00\x86q\x00" * 200 + b"}h\x00Ns."
     refused(tmp_path, content, "more than 4 seconds")
 
@@ -286,7 +286,7 @@ def test_a_file_cut_short_or_changed_is_read_or_refused(tmp_path: Path, zipped: 
     for size in range(0, len(whole), 97):
         source.write_bytes(whole[:size])
         with pytest.raises(ValueError, match="refuses"):
-            checkpoint.read(source)
+            converting.read(source)
     refusals = 0
     for _ in range(100):
         changed = bytearray(whole)
@@ -294,7 +294,7 @@ def test_a_file_cut_short_or_changed_is_read_or_refused(tmp_path: Path, zipped: 
             changed[dice.randrange(len(whole))] = dice.randrange(256)
         source.write_bytes(changed)
         try:
-            checkpoint.read(source)
+            converting.read(source)
         except ValueError:
             refusals += 1
     assert 15 < refusals < 100
@@ -304,5 +304,5 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """A folder that does not exist stands in for the disk."""
     source = save(weights(), tmp_path / "x.bin", True)
     with pytest.raises(OSError, match="No such file"):
-        checkpoint.convert(source, tmp_path / "missing" / "x.safetensors")
+        converting.convert(source, tmp_path / "missing" / "x.safetensors")
     assert [path.name for path in tmp_path.iterdir()] == ["x.bin"]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from model_fakes import SINGLE, Shelf, files_in
 
-from alimark.core.models import hub, store
+from alimark.core.models import fetching, store
 from alimark.errors import ModelError
 
 
@@ -55,7 +55,7 @@ def stub(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setattr(hub, "_unreachable", set())
+    monkeypatch.setattr(fetching, "_unreachable", set())
     yield state
     server.shutdown()
     server.server_close()
@@ -89,8 +89,8 @@ def test_a_missing_file_falls_back_to_the_package(stub: Any, downloads: list[str
 def test_a_silent_hub_is_asked_once(stub: Any, downloads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     store.fetch("single")
-    assert hub._unreachable == {"http://127.0.0.1:9"}
-    monkeypatch.setattr(hub, "_download", lambda *_: pytest.fail("the hub was asked again"))
+    assert fetching._unreachable == {"http://127.0.0.1:9"}
+    monkeypatch.setattr(fetching, "_download", lambda *_: pytest.fail("the hub was asked again"))
     store.fetch("single", force=True)
     assert len(downloads) == 2
 

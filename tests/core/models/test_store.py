@@ -36,7 +36,7 @@ from typer.testing import CliRunner
 
 from alimark.cli.models import app
 from alimark.core._util.paths import cache_folder
-from alimark.core.models import checkpoint, fetching, manifest, store
+from alimark.core.models import converting, fetching, manifest, store
 from alimark.errors import HashMismatch, MissingExtra, ModelError
 
 
@@ -53,7 +53,7 @@ def add_pickled(shelf: Shelf, join: str, pickled: bytes = b"") -> bytes:
     pickled = pickled or checkpoint_of({"w": torch.arange(600.0), "v": torch.ones(3)})
     (shelf.index / "x.bin").write_bytes(pickled)
     try:
-        checkpoint.convert(shelf.index / "x.bin", shelf.index / "x.safetensors")
+        converting.convert(shelf.index / "x.bin", shelf.index / "x.safetensors")
         weights = (shelf.index / "x.safetensors").read_bytes()
     except ModelError:
         weights = WEIGHTS
@@ -305,7 +305,7 @@ def test_a_failing_callback_stops_the_fetch(shelf: Shelf) -> None:
 DRIVER = """
 import os, signal, sys
 from pathlib import Path
-from alimark.core.models import checkpoint, fetching, manifest, store
+from alimark.core.models import converting, fetching, manifest, store
 
 entries = manifest.parse(Path(sys.argv[1]).read_text())
 store.entries = lambda: entries

@@ -10,9 +10,9 @@ import pytest
 from alimark import AliMark, Key
 from alimark.core._util.arrays import Floats
 from alimark.core.keys.projection import carried, targets, worths
-from alimark.core.rewriting import starts
+from alimark.core.rewriting import session
+from alimark.core.rewriting.session import best_start
 from alimark.core.rewriting.settings import RewriteSettings
-from alimark.core.rewriting.starts import best_start
 from fixed_texts import rewrite
 from rewriters import EMBEDDER, STORY, Rewriter
 
@@ -78,7 +78,7 @@ def test_worths_for_many_blocks_are_those_for_each(kind: dict[str, Any]) -> None
 def test_many_starts_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     key = key_of({"offsets": 40})
     whole = best_start(*options(key), key, 0.85)
-    monkeypatch.setattr(starts, "_NUMBERS_AT_A_TIME", 100)
+    monkeypatch.setattr(session, "_NUMBERS_AT_A_TIME", 100)
     assert best_start(*options(key), key, 0.85) == whole
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from alimark.audit.documents.packages import Package
-from alimark.core._util.limited import limit
+from alimark.core._util.process import limit
 from alimark.errors import AlimarkError, MissingExtra
 
 CPU_SECONDS = 20

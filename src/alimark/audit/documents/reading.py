@@ -10,7 +10,7 @@ from pathlib import Path
 from alimark.audit.documents.child import CPU_SECONDS, MEMORY
 from alimark.audit.documents.encodings import decode
 from alimark.audit.documents.kinds import KINDS, kind_of_name, recognise
-from alimark.core._util import limited
+from alimark.core._util import process
 from alimark.core._util.files import regular
 from alimark.core._util.json_types import JsonObject
 from alimark.errors import LimitError, MissingExtra, TextError
@@ -94,9 +94,9 @@ def _read(data: bytes, kind: str, most: int) -> Document:
         text, notes = decode(data)
         return Document(text, kind, tuple(notes))
     try:
-        _, output = limited.run(_CHILD, [kind, str(most)], data, cpu_seconds=CPU_SECONDS)
+        _, output = process.run(_CHILD, [kind, str(most)], data, cpu_seconds=CPU_SECONDS)
         answer: JsonObject = json.loads(output)
-    except limited.TooLong:
+    except process.TooLong:
         raise TextError(
             f"reading the {kind} file took more than {CPU_SECONDS} seconds; split it, or copy its text to a .txt file"
         ) from None

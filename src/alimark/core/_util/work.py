@@ -1,8 +1,9 @@
-"""Futures that know how long they were worked on, and the end of work that nobody waits for any more."""
+"""Work: futures that know how long they were worked on, the end of work that nobody waits for, and the seconds of stages."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import contextmanager, suppress
@@ -84,3 +85,24 @@ def stop_if_cancelled() -> None:
     futures = _current.get()
     if futures and all(future.done() for future in futures):
         raise CancelledError("nobody waits for the result any more")
+
+
+Beat = Callable[[], None]
+"""Called before every step that a single text can make long, so that a watchdog can tell slow work from a hang."""
+
+
+class Clock:
+    """Adds the seconds of each stage to a counter."""
+
+    def __init__(self, times: Counter[str]) -> None:
+        self.times, self.last = times, time.perf_counter()
+
+    def skip(self) -> None:
+        """Leaves out the time since the last lap, which is counted elsewhere."""
+        self.last = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        """Adds the time since the last lap to a stage."""
+        now = time.perf_counter()
+        self.times[stage] += now - self.last  # type: ignore[assignment]
+        self.last = now

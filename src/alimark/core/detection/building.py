@@ -9,8 +9,7 @@ from typing import Literal, NamedTuple, Self, TypeVar
 
 from alimark.core.detection.results import Detection
 from alimark.core.detection.stats.p_values import NullScores, RandomKeys, Significance
-from alimark.core.embedding.base import Embedder
-from alimark.core.embedding.precision import precision_of
+from alimark.core.embedding.base import Embedder, precision_of
 from alimark.core.keys.key import Key
 
 Built = TypeVar("Built", bound=Detection)

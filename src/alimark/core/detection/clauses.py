@@ -15,12 +15,11 @@ import numpy as np
 
 from alimark.core._util.arrays import Floats, Ints, Packed
 from alimark.core.detection.units import Signals, Units, starts_of
-from alimark.core.frozen import hard_rules
 from alimark.core.frozen.kernels import runs
 from alimark.core.frozen.kernels.runs import RunRule
 from alimark.core.frozen.kernels.types import WHOLE, Limits, Step
 from alimark.core.frozen.projecting import to_bits
-from alimark.core.frozen.soft_rules import BLOCKS, RULES, centred_and_scaled
+from alimark.core.frozen.rules import BLOCKS, CLAUSE_AGREEMENT, CLAUSE_BLOCKS, RULES, centred_and_scaled
 from alimark.core.keys.key import Key
 from alimark.core.text.clauses import LONGEST_RUN, clauses_of
 
@@ -61,9 +60,9 @@ class ByClauses:
             worth = RULES[0].worth
             return cls(RunRule(worth, -(worth**2) / 2), BLOCKS, key.starts, soft=True)
         root = math.sqrt(key.block_size)
-        worth = root * math.atanh(2 * hard_rules.AGREEMENT - 1)
+        worth = root * math.atanh(2 * CLAUSE_AGREEMENT - 1)
         rule = RunRule(worth, -key.block_size * math.log(math.cosh(worth / root)))
-        return cls(rule, hard_rules.BLOCKS, key.starts, soft=False)
+        return cls(rule, CLAUSE_BLOCKS, key.starts, soft=False)
 
     def length(self, sentences: int) -> int:
         """The number of blocks for so many pieces, of which a sentence usually has two or more."""

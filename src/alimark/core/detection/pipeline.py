@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from alimark.core._util.progress import with_line
+from alimark.core._util.work import Beat, Clock
 from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.detection.batching import embed_texts, signals_of
 from alimark.core.detection.preparing import PreparedText, alike, prepare, prepare_each, with_variants
@@ -24,10 +25,8 @@ from alimark.core.detection.scoring import scoring
 from alimark.core.detection.searching import answer, score
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.stats.p_values import NullScores
-from alimark.core.detection.timing import Beat, Clock
 from alimark.core.detection.units import restructure
-from alimark.core.embedding.base import Embedder
-from alimark.core.embedding.precision import at_precision
+from alimark.core.embedding.base import Embedder, at_precision
 from alimark.core.keys.key import Key
 from alimark.errors import AlimarkError
 

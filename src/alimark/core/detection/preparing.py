@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from alimark.core._util.work import Beat
 from alimark.core.detection.aligned_results import Reading
 from alimark.core.detection.clauses import clause_units
 from alimark.core.detection.scoring import scoring
@@ -21,7 +22,6 @@ from alimark.core.detection.settings import (
     MAX_SOFT_EXCERPT_SENTENCES,
     DetectionSettings,
 )
-from alimark.core.detection.timing import Beat
 from alimark.core.detection.units import Units, restructure
 from alimark.core.embedding.base import Embedder
 from alimark.core.frozen.parameters import AliMarkParameters

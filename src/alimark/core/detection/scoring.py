@@ -19,12 +19,11 @@ from alimark.core.detection.settings import DetectionSettings
 from alimark.core.detection.stats.p_values import NullScores
 from alimark.core.detection.units import Signals, Units, starts_of
 from alimark.core.frozen.derivation import run_numbers
-from alimark.core.frozen.hard_rules import ALPHA, BETA, local_costs
 from alimark.core.frozen.kernels import hard, payload, soft
 from alimark.core.frozen.kernels.types import WHOLE, Best, Limits, Step, ZRule
 from alimark.core.frozen.payload_code import PayloadCode
 from alimark.core.frozen.projecting import to_bits
-from alimark.core.frozen.soft_rules import BLOCKS, LOCAL, RULES, WEIGHTS, centred_and_scaled
+from alimark.core.frozen.rules import ALPHA, BETA, BLOCKS, LOCAL, RULES, WEIGHTS, centred_and_scaled, local_costs
 from alimark.core.keys.key import Key
 from alimark.errors import AlimarkError
 

@@ -24,7 +24,7 @@ from alimark.core.detection.stats.power import typical_agreement
 from alimark.core.detection.units import Signals
 from alimark.core.frozen.kernels.soft import carrying_chances
 from alimark.core.frozen.kernels.types import MATCH, Step
-from alimark.core.frozen.soft_rules import RULES, WEIGHTS
+from alimark.core.frozen.rules import RULES, WEIGHTS
 from alimark.core.keys.key import Key
 
 _WORTH = 1.6

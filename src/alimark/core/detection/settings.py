@@ -8,9 +8,9 @@ from typing import Literal, Self, TypedDict
 
 from alimark.core.detection.stats.null_tables import paper_rule, reference_rule
 from alimark.core.detection.stats.p_values import RandomKeys
-from alimark.core.embedding.precision import Precision, check_precision
-from alimark.core.frozen.hard_rules import ALPHA, BETA
+from alimark.core.embedding.base import Precision, check_precision
 from alimark.core.frozen.kernels.types import Limits, ZRule
+from alimark.core.frozen.rules import ALPHA, BETA
 from alimark.errors import AlimarkError
 
 MAX_SENTENCES = 2000

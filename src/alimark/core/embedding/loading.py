@@ -13,9 +13,17 @@ from alimark.core._util.files import write_whole
 from alimark.core._util.paths import cache_folder
 from alimark.core._util.registry import Registry
 from alimark.core.embedding import onnx_graph
-from alimark.core.embedding.base import Embedder, ModelFiles, Vectors
+from alimark.core.embedding.base import (
+    Embedder,
+    ModelFiles,
+    Precision,
+    Vectors,
+    at_precision,
+    check_precision,
+    precision_of,
+    precisions_of,
+)
 from alimark.core.embedding.onnx import OnnxEmbedder
-from alimark.core.embedding.precision import Precision, at_precision, check_precision, precision_of, precisions_of
 from alimark.core.embedding.sentence_transformers import TorchEmbedder
 from alimark.core.models.folders import read_modules
 from alimark.errors import ModelError, TextError

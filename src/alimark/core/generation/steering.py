@@ -81,8 +81,6 @@ class TokenVectors:
     rows: NDArray[np.float32]
     counts: NDArray[np.float32]
     """How frequent the words are that begin with each token."""
-    limit: int | None = None
-    """The most tokens that can have a bias."""
 
     @classmethod
     def of(cls, words: WordVectors, llm: TakesBias) -> Self:
@@ -104,7 +102,7 @@ class TokenVectors:
         rest = _means(size, further, missing[owners] / shares, counts[owners])
         begun = np.zeros(size, np.float32)
         np.add.at(begun, [ids[0] for ids in tokens], counts)
-        return cls(np.where(begun[:, None] > 0, first, rest), begun, llm.bias_limit)
+        return cls(np.where(begun[:, None] > 0, first, rest), begun)
 
     def bias(self, direction: Floats, strength: float) -> TokenBias:
         """What is added to the score of each token so that sentences move along a direction of the table.
@@ -112,10 +110,7 @@ class TokenVectors:
         Words get as much less as the bias makes all of them likelier together: otherwise fewer sentences would end.
         """
         bias: TokenBias = np.clip(strength * (self.rows @ direction.astype(np.float32)), -MOST, MOST)
-        if self.limit is None:
-            bias[self.counts > 0] -= np.log(np.average(np.exp(bias), weights=self.counts))
-        elif self.limit < len(bias):  # those that change most of what is written
-            bias[np.argpartition(-(bias**2) * self.counts, self.limit)[self.limit :]] = 0
+        bias[self.counts > 0] -= np.log(np.average(np.exp(bias), weights=self.counts))
         return bias
 
 

@@ -175,11 +175,6 @@ class TakesBias(Protocol):
     """A language model that heeds `Request.bias`; others ignore it."""
 
     @property
-    def bias_limit(self) -> int | None:
-        """The most tokens that can have a bias in one request; None where all can."""
-        ...
-
-    @property
     def bias_stays_here(self) -> bool:
         """Whether a bias stays in this process or goes where the user said that keys may be known."""
         ...

@@ -117,10 +117,6 @@ class LlamaCpp(LLM):
         return 1 if self._repeatable else min(_SINGLE_DRAW_CONCURRENCY, self.parallel), 1
 
     @property
-    def bias_limit(self) -> int | None:
-        return None
-
-    @property
     def bias_stays_here(self) -> bool:
         return True
 

@@ -83,7 +83,6 @@ class OpenAI(LLM):
             else V1(self._http, self._model, api, chosen)
         )
         self._api = api
-        self.bias_limit: int | None = None
         self.bias_stays_here = trusted and self._dialect.takes_bias
         self._per_request = per_request or self._dialect.per_request
         self._estimated = False

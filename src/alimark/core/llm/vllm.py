@@ -114,10 +114,6 @@ class VLLM(LLM):
         return [[draw.finished() for draw in group] for group in groups]
 
     @property
-    def bias_limit(self) -> int | None:
-        return None
-
-    @property
     def bias_stays_here(self) -> bool:
         return True
 

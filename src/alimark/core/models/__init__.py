@@ -1,1 +1,1 @@
-"""Model weights: the known models (manifest), downloading (fetching, converting, checkpoint), and finding them (store)."""
+"""Model weights: the known models (manifest), downloading (fetching, converting), and finding them (store)."""

@@ -1,7 +1,7 @@
 """Reads the manifest: the models that alimark knows by name, with the hashes of all files to download and to keep.
 
 Only data files are kept. A pickle can run code when it is read, so a manifest that would keep one is refused before anything is
-downloaded. Where the weights are a pickled checkpoint, its hash is pinned too, and the safetensors file that `checkpoint` makes
+downloaded. Where the weights are a pickled checkpoint, its hash is pinned too, and the safetensors file that `converting` makes
 of it, without running code, is kept.
 """
 

@@ -29,7 +29,7 @@ from alimark.core.models.manifest import Entry
 from alimark.errors import HashMismatch, MissingExtra, ModelError
 
 if TYPE_CHECKING:
-    from alimark.core.models.hub import Progress
+    from alimark.core.models.fetching import Progress
 
 # Data files only: *.bin, *.pt and *.pkl files are pickles, which can run code when they are unpickled.
 HUB_PATTERNS = ("*.safetensors", "*.json", "*.txt", "*.model", "*.gguf", "*.spm")

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from alimark.core._util.files import write_whole
 from alimark.core._util.jsonl import JsonlWriter, Record, read_jsonl
-from alimark.core.embedding.base import Embedder
-from alimark.core.embedding.precision import precision_of
+from alimark.core.embedding.base import Embedder, precision_of
 from alimark.errors import RecordError
 
 Stage = Literal["generate", "attack", "detect", "quality"]

@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats
+from alimark.core._util.work import Clock
 from alimark.core.detection.batching import deduplicate, embed_and_project
 from alimark.core.detection.building import EmbedderIdentity, Statistic, build_detection
 from alimark.core.detection.preparing import SplitText, check_length, language_warnings, split
 from alimark.core.detection.results import Detection
 from alimark.core.detection.settings import MAX_SENTENCES
 from alimark.core.detection.stats.p_values import RandomKeys, significance_of
-from alimark.core.detection.timing import Clock
 from alimark.core.embedding.base import Embedder
 from alimark.core.frozen.arithmetic import orthonormal
 from alimark.core.frozen.text.normalising import normalise

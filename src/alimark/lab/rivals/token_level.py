@@ -23,10 +23,10 @@ import numpy as np
 
 from alimark.core._util.arrays import Floats
 from alimark.core._util.json_types import JsonObject
+from alimark.core._util.work import Clock
 from alimark.core.detection.building import EmbedderIdentity, Statistic, build_detection
 from alimark.core.detection.results import Detection
 from alimark.core.detection.stats.p_values import RandomKeys, significance_of
-from alimark.core.detection.timing import Clock
 from alimark.core.embedding.base import Embedder
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.api import Finished, ManyProgress, Prompt

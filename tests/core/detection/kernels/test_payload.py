@@ -14,7 +14,7 @@ from alimark.core.detection.scoring import SoftPayload
 from alimark.core.detection.units import Signals
 from alimark.core.frozen.kernels import payload as kernels
 from alimark.core.frozen.payload_code import PayloadCode
-from alimark.core.frozen.soft_rules import RULES, WEIGHTS
+from alimark.core.frozen.rules import RULES, WEIGHTS
 
 
 @given(seed=st.integers(0, 10_000), bits=st.integers(1, 9), free=st.integers(1, 9), wrong=st.integers(0, 3))

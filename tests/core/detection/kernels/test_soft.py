@@ -27,7 +27,7 @@ from alimark.core.frozen.kernels.soft import (
     worth_tables,
 )
 from alimark.core.frozen.kernels.types import MATCH, SKIP_BLOCK, LocalCosts, SoftRule
-from alimark.core.frozen.soft_rules import RULES, WEIGHTS
+from alimark.core.frozen.rules import RULES, WEIGHTS
 
 
 def random_blocks(rng: np.random.Generator, keys: int, length: int, m: int) -> tuple[Any, Any]:

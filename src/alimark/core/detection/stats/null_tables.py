@@ -23,8 +23,8 @@ from alimark.core._util.arrays import Floats
 from alimark.core._util.files import write_whole
 from alimark.core._util.paths import cache_folder
 from alimark.core.frozen.arithmetic import pack_bits
-from alimark.core.frozen.hard_rules import ALPHA, BETA
 from alimark.core.frozen.kernels.types import ZRule
+from alimark.core.frozen.rules import ALPHA, BETA
 from alimark.errors import AlimarkError
 
 REFERENCE_LONGEST = 200

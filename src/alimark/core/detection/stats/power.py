@@ -15,7 +15,7 @@ from alimark.core.frozen.derivation import run_numbers
 from alimark.core.frozen.kernels import hard, soft
 from alimark.core.frozen.kernels.types import Limits
 from alimark.core.frozen.parameters import DEFAULT_RUN
-from alimark.core.frozen.soft_rules import BLOCKS, RULES, WEIGHTS
+from alimark.core.frozen.rules import BLOCKS, RULES, WEIGHTS
 from alimark.core.keys.key import Key
 
 INDEPENDENT_CANDIDATES = 20.64

@@ -1,4 +1,5 @@
-"""What detection under soft keys rests on for ever: the models of rewriting and the constants of the score.
+"""What detection rests on for ever: under soft keys the models of rewriting and the constants of the score, under hard keys
+those of its searches.
 
 Frozen: other constants would give marked texts other scores.
 
@@ -47,3 +48,18 @@ def centred_and_scaled(projections: Floats, total: Floats, sentences: float) -> 
     centred = projections - total / (sentences + SHRINK)
     scaled: Floats = centred / np.maximum(np.sqrt((centred**2).mean(axis=1, keepdims=True)), 1e-12)
     return scaled
+
+
+# Hard keys, beside the paper's rule
+
+ALPHA, BETA = 0.5, 1.5
+"""A text is aligned with so many blocks at least and at most, per sentence."""
+CLAUSE_AGREEMENT = 0.85
+"""The share of a block's bits that a sentence is expected to carry, where a text is read by its clauses."""
+CLAUSE_BLOCKS = 2.2
+"""Blocks that a text may be aligned with, per expected sentence, where it is read by its clauses."""
+
+
+def local_costs(block_size: int) -> LocalCosts:
+    """The costs of the search for marked passages, in proportion to the block."""
+    return LocalCosts(0.35, 0.3 * block_size, 0.3 * block_size, 0.375 * block_size)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from alimark import Key, Rewriting, Sampling
-from alimark.core.llm.base import LLM, Draw, Ended, Request, StopCondition
+from alimark.core.llm.base import LLM, Draw, DrawEnded, Request, StopCondition
 from alimark.core.rewriting.settings import RewriteSettings
 from alimark.testing import StandInEmbedder
 from fixed_texts import rewrite
@@ -73,7 +73,7 @@ class Rewriter(LLM):
         answer: Callable[[str, random.Random], str] = reworded,
         *,
         fails: Callable[[str], Exception | None] = lambda _: None,
-        ended: Ended = "model",
+        ended: DrawEnded = "model",
         max_concurrency: int = 1,
         preferred_batch: int = 1,
     ) -> None:

@@ -16,7 +16,7 @@ from scipy import stats
 from alimark.audit import files, sinks, worker
 from alimark.audit.auditor import Auditor, FirstPass
 from alimark.audit.files import find
-from alimark.audit.pool import Ended, LocalPool
+from alimark.audit.pool import LocalPool, WorkEnded
 from alimark.audit.run import AuditProgress, run
 from alimark.audit.sinks import ParquetSink
 from alimark.audit.summary import q_values_of
@@ -264,7 +264,7 @@ def test_the_pool_of_one_process() -> None:
     pool: LocalPool[int] = LocalPool(lambda job: iter(range(job)))
     for job in (2, 0):
         pool.give(job)
-    assert list(pool.run()) == [(2, 0), (2, 1), (2, Ended()), (0, Ended())]
+    assert list(pool.run()) == [(2, 0), (2, 1), (2, WorkEnded()), (0, WorkEnded())]
 
 
 def test_half_a_surrogate_pair_does_not_end_a_run(tmp_path: Path) -> None:

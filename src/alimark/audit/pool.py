@@ -31,7 +31,7 @@ _NO_WORKER = 60.0
 
 
 @dataclass(frozen=True)
-class Ended:
+class WorkEnded:
     """A message of the pool: the job is done."""
 
 
@@ -60,7 +60,7 @@ class LocalPool(Generic[PoolJob]):
             job = self._jobs.popleft()
             for message in self._work(job):
                 yield job, message
-            yield job, Ended()
+            yield job, WorkEnded()
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class RayPool(Generic[PoolJob]):
         except StopIteration:
             del self._busy[stream]
             self._idle.append((actor, number))
-            yield job, Ended()
+            yield job, WorkEnded()
         except self._ray.exceptions.RayActorError as error:
             del self._busy[stream]
             self._start(number)

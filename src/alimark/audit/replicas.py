@@ -78,7 +78,7 @@ class Replicas:
             if isinstance(message, Died):
                 self.deaths += 1
                 yield from self._after(share, message, finished, deaths)
-            elif isinstance(message, tuple):  # all messages but Ended
+            elif isinstance(message, tuple):  # all messages but WorkEnded
                 finished.add(message[0])
                 yield message
 

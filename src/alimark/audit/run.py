@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from alimark.audit import summary
 from alimark.audit.answers import tests_made
 from alimark.audit.files import find, passed_over_message, plan
-from alimark.audit.pool import Cluster, Died, Ended, LocalPool, RayPool
+from alimark.audit.pool import Cluster, Died, LocalPool, RayPool, WorkEnded
 from alimark.audit.sinks import JsonlSink, ParquetSink, Sink, WorkBlocks, is_folder
 from alimark.audit.worker import Audit, Begun, Report, Work, Worker
 from alimark.core._util.jsonl import Record
@@ -201,7 +201,7 @@ class _AuditRun:
             elif isinstance(message, Report):
                 outcome.report.add(message)
                 of_work.done = max(documents, message.documents)
-            elif isinstance(message, Ended):
+            elif isinstance(message, WorkEnded):
                 of_work.share = 1.0
                 del attempts[work.blocks]
             elif isinstance(message, Died):

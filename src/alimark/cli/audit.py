@@ -81,7 +81,7 @@ def audit(
     draws: options.Draws = None,
     tail: options.Tail = False,
     null: options.Null = "paper",
-    precision: options.Precision = "auto",
+    precision: options.PrecisionOption = "auto",
     text_field: TextField = "text",
     by: By = "",
     max_document: MaxDocument = 8,

@@ -31,7 +31,7 @@ _STATISTICS = {"mean": "mean", "std": "standard deviation", "least": "least", "m
 
 def calibrate(
     key: LikeKey,
-    human: options.HumanTexts = None,
+    human: options.HumanTextsOption = None,
     sentences: Sentences = "12",
     fresh: Fresh = False,
     keys: Keys = 0,

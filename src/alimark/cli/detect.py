@@ -69,7 +69,7 @@ def detect(
     draws: options.Draws = None,
     tail: options.Tail = False,
     null: options.Null = "paper",
-    precision: options.Precision = "auto",
+    precision: options.PrecisionOption = "auto",
     report: ReportFile = None,
     calibration: Calibration = None,
     timestamp: Timestamp = None,

@@ -33,7 +33,7 @@ Settings = Annotated[
 def fit(
     scheme: SchemeName,
     output: Output,
-    human: options.HumanTexts = None,
+    human: options.HumanTextsOption = None,
     embedder: EmbedderName = "all-MiniLM-L6-v2",
     setting: Settings = None,
     as_json: options.JsonOutput = False,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from alimark.cli import loading, show
-from alimark.cli.options import Address, EngineName, JsonOutput, Output, Payload, ReplicaCount, Seed, Strength
+from alimark.cli.options import Address, EngineName, JsonOutput, Output, Payload, ReplicaCount, Seed, StrengthOption
 from alimark.cli.texts import Bar, TextFile, TextRow, make_all
 from alimark.core._util.files import decode
 from alimark.errors import AlimarkError
@@ -87,7 +87,7 @@ def generate(
     llm: LLMOption = ["smollm2-135m"],  # noqa: B006 - typer copies it
     sentences: SentencesOption = 12,
     tokens: TokensOption = None,
-    strength: Strength = None,
+    strength: StrengthOption = None,
     candidates: CandidatesOption = None,
     steering: SteeringOption = None,
     prompt_style: StyleOption = "continue",

@@ -39,11 +39,11 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(help="One or more names from `alimark models list`.", autocompletion=_complete),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 @app.command("list")
-def list_(as_json: Json = False) -> None:
+def list_(as_json: JsonOption = False) -> None:
     """Show every model: name, kind, size, licence, the upstream model, and whether it is fetched.
 
     An embedder turns sentences into vectors (a key names one); an llm writes
@@ -64,7 +64,7 @@ def fetch(
     names: Names = None,
     everything: Annotated[bool, typer.Option("--all", help="Fetch every model (3.8 GB).")] = False,
     force: Annotated[bool, typer.Option("--force", help="Fetch again what is fetched already.")] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Download models, verify every byte and print the path of each.
 
@@ -93,7 +93,7 @@ def fetch(
 
 
 @app.command()
-def path(name: Name, as_json: Json = False) -> None:
+def path(name: Name, as_json: JsonOption = False) -> None:
     """Print the path of a fetched model: a GGUF file for an llm, else a folder.
 
     Nothing is downloaded; exit status 2 means that the model is not fetched.
@@ -104,7 +104,7 @@ def path(name: Name, as_json: Json = False) -> None:
 
 
 @app.command()
-def verify(name: Name, as_json: Json = False) -> None:
+def verify(name: Name, as_json: JsonOption = False) -> None:
     """Hash every file of a fetched model again and print its path.
 
     Exit status 2 means that a file differs from the pinned one; the error says

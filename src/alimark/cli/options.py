@@ -38,7 +38,7 @@ Payload = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(help="Makes a run repeatable: the same seed gives the same text.")]
 JsonOutput = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
-HumanTexts = Annotated[
+HumanTextsOption = Annotated[
     list[Path] | None,
     typer.Option(
         help="JSONL of human texts (`text` or `natural_text` on each line), plain or .gz; may be repeated. "
@@ -48,7 +48,7 @@ HumanTexts = Annotated[
 
 # How strong a mark is. The numbers of the help are those of `alimark.core.generation.settings.STRENGTHS`.
 
-Strength = Annotated[
+StrengthOption = Annotated[
     str | None,
     typer.Option(
         help="How strong the mark is. light: 4 candidates for each sentence and steering; standard: 8, about twice the tokens "
@@ -106,7 +106,7 @@ Null = Annotated[
         help="Mean and deviation behind z: paper (the rule of the paper) or reference (the table of the public code)."
     ),
 ]
-Precision = Annotated[
+PrecisionOption = Annotated[
     str,
     typer.Option(
         help="Precision of the embedder: auto, float32, or int8, which is faster on CPUs, twice where they have VNNI "

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark.core.frozen.text.splitting import STOPS
-from alimark.core.llm.base import Draw, Ended, StopCondition, never
+from alimark.core.llm.base import Draw, DrawEnded, StopCondition, never
 from alimark.core.text.continuations import Reading, has_stop, length_with_stop, stops_of
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Look(NamedTuple):
     """
 
     tokens: int
-    last: Ended | None
+    last: DrawEnded | None
     may_be_over: bool
 
 
@@ -195,7 +195,7 @@ class Snapshot:
     text: str
     ids: list[int]
     prompt_end: list[int]
-    last: Ended | None
+    last: DrawEnded | None
     stop: StopCondition
 
     @property

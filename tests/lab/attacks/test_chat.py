@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from alimark.core.llm.base import Draw, Ended, Request, Sampling, StopCondition
+from alimark.core.llm.base import Draw, DrawEnded, Request, Sampling, StopCondition
 from alimark.errors import AttackError, ContextFull, LLMError
 from alimark.lab.attacks import Attacked, Target, load_attack
 from alimark.lab.attacks.chat import CHAT_PROMPTS, CHAT_SYSTEM, Chat
@@ -31,7 +31,9 @@ class Teller:
     name = "teller"
     limits: tuple[str, ...] = ()
 
-    def __init__(self, tell: Tell, max_concurrency: int = 1, preferred_batch: int = 1, ended: Ended = "model") -> None:
+    def __init__(
+        self, tell: Tell, max_concurrency: int = 1, preferred_batch: int = 1, ended: DrawEnded = "model"
+    ) -> None:
         self.tell, self.ended = tell, ended
         self.max_concurrency, self.preferred_batch = self.single_draw_batching = max_concurrency, preferred_batch
         self.asked: list[Request] = []

@@ -85,7 +85,7 @@ class FairQueue(Generic[Item]):
             self._changed.notify_all()
 
 
-Task = tuple[str, Callable[[], Any], TimedFuture[Any]]
+QueuedCall = tuple[str, Callable[[], Any], TimedFuture[Any]]
 """An owner, a piece of its work, and the future of the result."""
 
 
@@ -96,7 +96,7 @@ class FairPool:
     """
 
     def __init__(self, threads: int, name: str, each: int) -> None:
-        self._waiting: FairQueue[Task] = FairQueue(lambda task: task[0], each)
+        self._waiting: FairQueue[QueuedCall] = FairQueue(lambda task: task[0], each)
         self._threads = [
             threading.Thread(target=self._serve, name=f"{name}-{number}", daemon=True) for number in range(threads)
         ]

@@ -36,7 +36,7 @@ class OnnxEmbedder(LoadedEmbedder):
     precisions = onnx_graph.PRECISIONS
 
     def __init__(
-        self, model: ModelFiles, threads: int | None = None, precision: onnx_graph.Precision = "float32"
+        self, model: ModelFiles, threads: int | None = None, precision: onnx_graph.GraphPrecision = "float32"
     ) -> None:
         super().__init__(model)
         self.precision = precision
@@ -49,7 +49,7 @@ class OnnxEmbedder(LoadedEmbedder):
         self._session = _open_session(model, recipe, threads, precision)
         self._tokenizer = _open_tokenizer(model.weights.parent, recipe.max_tokens)
 
-    def with_precision(self, precision: onnx_graph.Precision) -> OnnxEmbedder:
+    def with_precision(self, precision: onnx_graph.GraphPrecision) -> OnnxEmbedder:
         """The same model in another precision, which is loaded when it is first asked for."""
         with self._loading:
             if precision not in self._others:
@@ -82,7 +82,7 @@ class OnnxEmbedder(LoadedEmbedder):
 
 
 def _open_session(
-    model: ModelFiles, recipe: onnx_graph.Recipe, threads: int | None, precision: onnx_graph.Precision
+    model: ModelFiles, recipe: onnx_graph.GraphRecipe, threads: int | None, precision: onnx_graph.GraphPrecision
 ) -> Any:
     """Opens the cached graph, and writes it first where it is missing or broken."""
     prefix = model.fingerprint.removeprefix("sha256:")[:16]

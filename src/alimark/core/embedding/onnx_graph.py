@@ -32,9 +32,9 @@ from alimark.errors import ModelError
 VERSION = 3
 """The version of the graph, which is part of the name of the cached file. Increase it whenever the graph changes."""
 
-Precision = Literal["float32", "int8"]
+GraphPrecision = Literal["float32", "int8"]
 """The numbers that a graph multiplies."""
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+PRECISIONS: tuple[GraphPrecision, ...] = get_args(GraphPrecision)
 
 GRAPH_FILE = "model.onnx"
 _WEIGHTS_FILE = "weights.bin"
@@ -45,7 +45,7 @@ _MPNET_POSITION_RANGE = 128
 _LARGEST = 63
 """The largest rounded weight, of 7 bits: with 8, CPUs without VNNI instructions overflow, as they add products in 16 bits."""
 
-Floats = NDArray[np.float32]
+Float32s = NDArray[np.float32]
 
 
 class UnknownArchitecture(ModelError):
@@ -53,7 +53,7 @@ class UnknownArchitecture(ModelError):
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class GraphRecipe:
     """Everything that the graph depends on, apart from the weights."""
 
     architecture: Literal["bert", "mpnet"]
@@ -70,7 +70,7 @@ class Recipe:
         return hashlib.sha256(json.dumps([VERSION, asdict(self)], sort_keys=True).encode()).hexdigest()[:8]
 
 
-def read_recipe(folder: Path) -> Recipe:
+def read_recipe(folder: Path) -> GraphRecipe:
     """Reads the configuration of the model in `folder`; raises UnknownArchitecture where no graph can be written for it."""
     modules = read_modules(folder)
     kinds = [kind for kind, _ in modules]
@@ -85,7 +85,7 @@ def read_recipe(folder: Path) -> Recipe:
         raise ModelError(f"{transformer / 'config.json'} lacks {error}; fetch the model again") from error
 
 
-def _recipe(config: dict[str, Any], pooling: Literal["mean", "cls"], max_tokens: int) -> Recipe:
+def _recipe(config: dict[str, Any], pooling: Literal["mean", "cls"], max_tokens: int) -> GraphRecipe:
     architecture = config.get("model_type")
     if architecture not in ("bert", "mpnet"):
         raise UnknownArchitecture(f"cannot write a model of type {architecture!r} as a graph")
@@ -96,7 +96,7 @@ def _recipe(config: dict[str, Any], pooling: Literal["mean", "cls"], max_tokens:
         or config["hidden_size"] % config["num_attention_heads"]
     ):
         raise UnknownArchitecture(f"cannot write this variant of {architecture} as a graph")
-    return Recipe(
+    return GraphRecipe(
         architecture=architecture,
         layers=config["num_hidden_layers"],
         heads=config["num_attention_heads"],
@@ -189,14 +189,14 @@ class EncoderWeights:
             raise UnknownArchitecture("the weights are not named as those of an encoder")
         self._prefix = prefixes[0]
 
-    def __getitem__(self, name: str) -> Floats:
+    def __getitem__(self, name: str) -> Float32s:
         try:
             tensor = self._file.get_tensor(self._prefix + name)
         except Exception as error:  # the library raises its own type both for a missing name and for bfloat16
             raise UnknownArchitecture(f"cannot use the tensor {name} ({error})") from error
         return np.ascontiguousarray(tensor, dtype=np.float32)
 
-    def linear(self, *names: str) -> tuple[Floats, Floats]:
+    def linear(self, *names: str) -> tuple[Float32s, Float32s]:
         """The weights (input dimension first) and biases of layers with the same input, concatenated."""
         weight = np.concatenate([self[f"{name}.weight"] for name in names])
         return np.ascontiguousarray(weight.T), np.concatenate([self[f"{name}.bias"] for name in names])
@@ -205,7 +205,9 @@ class EncoderWeights:
 class _Graph:
     """Collects the nodes and tensors of the graph; the bytes of large tensors are written to the file of weights at once."""
 
-    def __init__(self, recipe: Recipe, weights: EncoderWeights, sink: IO[bytes], precision: Precision) -> None:
+    def __init__(
+        self, recipe: GraphRecipe, weights: EncoderWeights, sink: IO[bytes], precision: GraphPrecision
+    ) -> None:
         from onnx import helper
 
         self.recipe = recipe
@@ -245,14 +247,14 @@ class _Graph:
         self.tensors.append(numpy_helper.from_array(array, name))
         return name
 
-    def product(self, hidden: str, weight: Floats) -> str:
+    def product(self, hidden: str, weight: Float32s) -> str:
         """Adds a multiplication with a matrix of weights, input dimension first."""
         if self.precision == "float32":
             return self.op("MatMul", hidden, self.weight(weight))
         rounded, scales = round_columns(weight)
         return self.fused("DynamicQuantizeMatMul", hidden, self.weight(rounded), self.weight(scales))
 
-    def scaled_product(self, hidden: str, weight: Floats) -> str:
+    def scaled_product(self, hidden: str, weight: Float32s) -> str:
         """Adds a multiplication like `product`, in int8 with a scale for each token.
 
         A token with large numbers then does not make the rounding of the other tokens coarser.
@@ -265,7 +267,7 @@ class _Graph:
         scale = self.op("Max", highest, self.op("Neg", lowest), self.constant(1e-12))
         return self.op("Mul", self.product(self.op("Div", hidden, scale), weight), scale)
 
-    def weight(self, array: Floats | NDArray[np.int8]) -> str:
+    def weight(self, array: Float32s | NDArray[np.int8]) -> str:
         """Adds a tensor whose bytes lie in the file of weights."""
         from onnx import TensorProto
 
@@ -282,7 +284,7 @@ class _Graph:
         return name
 
 
-def round_columns(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
+def round_columns(weight: Float32s) -> tuple[NDArray[np.int8], Float32s]:
     """Rounds a matrix to small integers, with a scale for each column; their products are near to the weights.
 
     Example:
@@ -307,7 +309,7 @@ def open_weights(safetensors: Path) -> Iterator[EncoderWeights]:
         yield EncoderWeights(file)
 
 
-def write_graph(recipe: Recipe, safetensors: Path, folder: Path, precision: Precision = "float32") -> None:
+def write_graph(recipe: GraphRecipe, safetensors: Path, folder: Path, precision: GraphPrecision = "float32") -> None:
     """Writes `model.onnx` and its weights into `folder`. A file appears when it is complete.
 
     Raises UnknownArchitecture where the tensors are not those of the architecture.
@@ -422,7 +424,7 @@ def _layer(graph: _Graph, layer: int, hidden: str, bias: str) -> str:
     return _add_norm(graph, f"{stem}output.LayerNorm", graph.scaled_product(wide, weight), shift, hidden)
 
 
-def _attention(graph: _Graph, hidden: str, qkv: tuple[Floats, Floats], bias: str) -> str:
+def _attention(graph: _Graph, hidden: str, qkv: tuple[Float32s, Float32s], bias: str) -> str:
     """Attention of all heads; `bias` is the name of MPNet's position bias, or empty."""
     weight, shift = qkv
     if graph.precision == "float32":
@@ -434,7 +436,7 @@ def _attention(graph: _Graph, hidden: str, qkv: tuple[Floats, Floats], bias: str
     return graph.fused("MultiHeadAttention", *inputs, num_heads=graph.recipe.heads)
 
 
-def _add_norm(graph: _Graph, name: str, product: str, shift: Floats, skip: str) -> str:
+def _add_norm(graph: _Graph, name: str, product: str, shift: Float32s, skip: str) -> str:
     """LayerNorm(skip + product + shift); `name` is that of the LayerNorm upstream."""
     # The fused SkipLayerNormalization of onnxruntime 1.31 takes about three times as long on a CPU as these operators.
     linear = graph.op("Add", product, graph.weight(shift))

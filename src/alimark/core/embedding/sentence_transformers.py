@@ -84,7 +84,7 @@ class TorchEmbedder(LoadedEmbedder):
                 self._others[precision] = other
             return self._others[precision]
 
-    def _recipe(self) -> onnx_graph.Recipe | None:
+    def _recipe(self) -> onnx_graph.GraphRecipe | None:
         """The configuration of the encoder, or None where `TorchEncoder` does not know the architecture."""
         try:
             return onnx_graph.read_recipe(self._model.folder)

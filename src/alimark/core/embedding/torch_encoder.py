@@ -20,7 +20,7 @@ from alimark.core.embedding.onnx_graph import (
     LAYER_NAMES,
     MPNET_PADDING,
     EncoderWeights,
-    Recipe,
+    GraphRecipe,
     open_weights,
     position_buckets,
 )
@@ -54,7 +54,7 @@ class TorchEncoder:
     """
 
     def __init__(
-        self, recipe: Recipe, safetensors: Path, device: torch.device, precision: GpuPrecision = "float32"
+        self, recipe: GraphRecipe, safetensors: Path, device: torch.device, precision: GpuPrecision = "float32"
     ) -> None:
         self._recipe, self._device, self._precision = recipe, device, precision
         self._type = torch.bfloat16 if precision == "bfloat16" else torch.float32

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from alimark.core.frozen.text.splitting import STOPS
-from alimark.core.llm.base import Draw, Ended, Message, Request, Sampling, StopCondition
+from alimark.core.llm.base import Draw, DrawEnded, Message, Request, Sampling, StopCondition
 from alimark.errors import ContextFull, LLMError
 
 _LEAST_BIAS = 0.02
@@ -63,7 +63,7 @@ class PartialDraw:
     tokens: int = 0
     text: str = ""
     rounds: int = 0
-    ended: Ended | None = None
+    ended: DrawEnded | None = None
 
     def add_ids(self, ids: Sequence[int]) -> None:
         """Adds sampled tokens, of an engine that returns them."""

@@ -25,7 +25,7 @@ def never(text: str) -> bool:
     return False
 
 
-Ended = continuations.Ended
+DrawEnded = continuations.DrawEnded
 """Why sampling stopped: the sentence was over, the model ended the text, or `max_tokens` were sampled."""
 
 
@@ -104,7 +104,7 @@ class Draw:
 
     text: str
     tokens: int
-    ended: Ended
+    ended: DrawEnded
     reading: continuations.Reading | None = field(default=None, compare=False, repr=False)
     """What the stop condition has read in this text. A draw with another text must be made without it."""
 

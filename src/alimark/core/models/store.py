@@ -29,7 +29,7 @@ from alimark.core.models.manifest import Entry
 from alimark.errors import HashMismatch, MissingExtra, ModelError
 
 if TYPE_CHECKING:
-    from alimark.core.models.fetching import Progress
+    from alimark.core.models.fetching import DownloadProgress
 
 # Data files only: *.bin, *.pt and *.pkl files are pickles, which can run code when they are unpickled.
 HUB_PATTERNS = ("*.safetensors", "*.json", "*.txt", "*.model", "*.gguf", "*.spm")
@@ -75,7 +75,7 @@ def path(name: str) -> Path:
     return _path(model)
 
 
-def fetch(name: str, progress: Progress | None = None, *, force: bool = False) -> Path:
+def fetch(name: str, progress: DownloadProgress | None = None, *, force: bool = False) -> Path:
     """Downloads, verifies and installs a model, unless it is on this machine already; returns its path.
 
     Two processes may fetch the same model at the same time: one downloads it, and the other waits. With `force`, a model that

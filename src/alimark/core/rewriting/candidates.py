@@ -16,7 +16,7 @@ from alimark.core.llm.base import Draw
 from alimark.core.text.continuations import broken_markup, degenerate
 from alimark.core.text.language import COMMON, WORDS
 
-Flaw = Literal["", "blank", "unfinished", "refusal", "chatter", "sentences", "markup", "degenerate", "length", "mark",
+RewriteFlaw = Literal["", "blank", "unfinished", "refusal", "chatter", "sentences", "markup", "degenerate", "length", "mark",
                "numbers", "negation", "persons", "names", "language", "unchanged"]  # fmt: skip
 """Why an answer cannot replace its sentence.
 
@@ -140,7 +140,7 @@ def fixed_parts(sentence: str, known: Known | None) -> list[str]:
     ]
 
 
-def judge(draw: Draw, original: str, cutter: Splitter, known: Known | None) -> tuple[str, Flaw]:
+def judge(draw: Draw, original: str, cutter: Splitter, known: Known | None) -> tuple[str, RewriteFlaw]:
     """The answer, adapted to the place of the original sentence, and its flaw ("" where it has none).
 
     `known` are the words of the whole text; without them names are not compared.
@@ -257,7 +257,7 @@ def _names_moved(pair: _Pair) -> bool:
     return pair.known.lost(pair.unit, pair.before) or any(added)
 
 
-_CHECKS: tuple[tuple[Flaw, Callable[[_Pair], bool]], ...] = (
+_CHECKS: tuple[tuple[RewriteFlaw, Callable[[_Pair], bool]], ...] = (
     ("unchanged", lambda pair: pair.unit.casefold() == pair.before.casefold()),
     ("markup", lambda pair: broken_markup(pair.body) or (pair.unit.count('"') - pair.before.count('"')) % 2 == 1),
     ("degenerate", lambda pair: degenerate(pair.unit) and not degenerate(pair.before)),

@@ -15,10 +15,10 @@ from alimark.core.frozen.text.prose import aside_end, aside_opens, before_aside,
 from alimark.core.frozen.text.splitting import LONG_SENTENCE, STOP, Splitter
 from alimark.core.frozen.text.units import keep_on_one_line, with_full_stop, without_marker
 
-Ended = Literal["sentence", "model", "length"]
+DrawEnded = Literal["sentence", "model", "length"]
 """Why sampling stopped: the sentence was over, the model ended the text, or `max_tokens` were sampled."""
 
-Continuation = tuple[str, Ended | None]
+Continuation = tuple[str, DrawEnded | None]
 """The text of a continuation, and why its sampling stopped; None while it is being sampled."""
 
 OwnFlaw = Literal["", "blank", "unfinished", "degenerate", "markup", "code"]
@@ -55,12 +55,12 @@ class Reading(NamedTuple):
     """Whether nothing but white space follows the sentence."""
 
 
-def reading_of(cutter: Splitter, text: str, ended: Ended | None) -> Reading | None:
+def reading_of(cutter: Splitter, text: str, ended: DrawEnded | None) -> Reading | None:
     """Reads a continuation; None where it is being sampled and its first sentence goes on."""
     return read_if_over(cutter, text) if ended is None else read(cutter, text, ended)
 
 
-def read(cutter: Splitter, text: str, ended: Ended) -> Reading:
+def read(cutter: Splitter, text: str, ended: DrawEnded) -> Reading:
     """Reads a continuation whose sampling has stopped.
 
     Example:

@@ -46,13 +46,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from alimark.core._util.json_types import JsonObject
 from alimark.core.frozen.parameters import AliMarkParameters
 from alimark.core.parameters import SCHEMES, SchemeParameters, parameters_class
 from alimark.errors import AlimarkError
 from alimark.lab.bench.metrics import Statistic
 from alimark.lab.rivals.token_level import DEFAULT_TOKENIZER
 
-JsonObject = dict[str, Any]
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 

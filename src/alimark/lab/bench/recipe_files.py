@@ -28,11 +28,11 @@ import tomli_w
 from pydantic import ValidationError
 
 from alimark.core._util.files import read_text
+from alimark.core._util.json_types import JsonObject
 from alimark.core.parameters import SCHEMES
 from alimark.errors import AlimarkError
 from alimark.lab.bench.recipe import (
     OPTIONAL,
-    JsonObject,
     Recipe,
     WatermarkRow,
     attacks,

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 
 from alimark.lab.bench import shape
 from alimark.lab.bench.paper import Paper
 from alimark.lab.bench.results import Human, JsonMapping, Quality, Rates, ResultFigure, Results, Row, Runtime
-from alimark.lab.bench.shape import shown, variant, variants
+from alimark.lab.bench.shape import RowLike, shown, variant, variants
 
 Format = Callable[[float], str]
-RowLike = TypeVar("RowLike", bound=JsonMapping)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,10 +20,9 @@ from alimark.lab.rivals import _prf
 if TYPE_CHECKING:
     import torch
 
-    from alimark.core.generation.settings import GenerationSettings
+    from alimark.core.generation.settings import Ended, GenerationSettings
     from alimark.lab.rivals._token_engines import Bias, TokenEngine
 
-Ended = Literal["complete", "model ended", "token limit"]
 
 _STEPS_BETWEEN_SPLITS = 8  # splitting at every token would take longer than sampling
 _COMPACT_BELOW = 0.75

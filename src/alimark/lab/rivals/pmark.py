@@ -28,7 +28,7 @@ from alimark.core.parameters import Presets, SchemeParameters
 from alimark.errors import ContextFull, KeyFileError, LLMError
 from alimark.lab.rivals.sentence import SentenceRival, count_z, null_z, orthonormal_rows, unit_rows, weights
 
-Bits = NDArray[np.bool_]
+Above = NDArray[np.bool_]
 
 _KEYS_A_CHUNK = 1024
 
@@ -69,14 +69,14 @@ class PMarkParameters(SchemeParameters):
         self.check_choice("decay_from", "median", "threshold")
 
 
-def unpack(data: bytes, *shape: int) -> Bits:
+def unpack(data: bytes, *shape: int) -> Above:
     """The bits of the bytes as an array."""
     count = int(np.prod(shape))
     return np.unpackbits(np.frombuffer(data, np.uint8))[:count].reshape(shape).astype(bool)
 
 
 def soft_counts(
-    cosines: Floats, medians: Floats, bits: Bits, decay: float, threshold: float, decay_from: str = "median"
+    cosines: Floats, medians: Floats, bits: Above, decay: float, threshold: float, decay_from: str = "median"
 ) -> Floats:
     """The soft count of each cosine: 1 on the side of the median that the bit names or within `threshold` of it, else less than
     1 by exponential decay with the distance from the median or, with `decay_from="threshold"`, from the threshold."""
@@ -127,13 +127,13 @@ class ChannelRule:
         self.stops, self._estimator = not self.sampled, parameters.estimator
         self._done = 0
 
-    def bits(self, first: int, count: int) -> Bits:
+    def bits(self, first: int, count: int) -> Above:
         """The secret bits of `count` sentences from number `first` on, one sentence per row."""
         size = -(-self.size // 8)
         rows = [unpack(self.key.stream("pmark/bits", size, t), self.size) for t in range(first, first + count)]
         return np.array(rows).reshape(count, self.size)
 
-    def null_bits(self, chunk: int, sentences: int) -> Bits:
+    def null_bits(self, chunk: int, sentences: int) -> Above:
         """The bits of each random key of a chunk: (keys, sentences, channels)."""
         size = -(-_KEYS_A_CHUNK * self.size // 8)
         # One call for each sentence, so that longer texts extend the same keys.
@@ -194,7 +194,7 @@ class PMark(SentenceRival):
         # The soft count of each sentence and channel if its bit is 0, and if it is 1.
         either = [soft_counts(seen, medians, np.full(seen.shape, bit), *decay) for bit in (False, True)]
 
-        def counts(bits: Bits) -> Floats:
+        def counts(bits: Above) -> Floats:
             return np.asarray(np.where(bits, either[1], either[0]).sum(axis=(-2, -1)))
 
         # Random keys have other bits and the same channels.

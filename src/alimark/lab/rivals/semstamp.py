@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from alimark.core._util.arrays import Floats
+from alimark.core._util.arrays import Floats, Ints
 from alimark.core.detection.building import Statistic
 from alimark.core.embedding.base import Embedder
 from alimark.core.frozen.arithmetic import halving_sum
@@ -95,7 +95,6 @@ class KSemStampParameters(SchemeParameters):
 
 
 Mask = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 
 _KEYS_A_CHUNK = 1024
 

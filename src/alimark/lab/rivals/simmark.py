@@ -29,7 +29,7 @@ from alimark.errors import AlimarkError, KeyFileError, KeyMismatch, MissingExtra
 from alimark.lab.learning import Sentences, embedded, sentences_of
 from alimark.lab.rivals.sentence import REJECTION_WAVE, SentenceRival, count_z, null_z, too_short, unit_rows
 
-Array = NDArray[np.floating]
+Vectors = NDArray[np.floating]
 
 _SEQUENCES_A_CHUNK = 1024
 _QUANTILES = 2001
@@ -122,7 +122,7 @@ def published_interval(fitted: Fitted | None) -> tuple[float, float] | None:
 class Measure:
     """The similarity of two sentences: the cosine or the Euclidean distance of embeddings or of their principal components."""
 
-    def __init__(self, distance: str, mean: Array | None, components: Array | None) -> None:
+    def __init__(self, distance: str, mean: Vectors | None, components: Vectors | None) -> None:
         self.distance, self._mean, self._components = distance, mean, components
 
     def see(self, vectors: NDArray[np.float32]) -> Floats:
@@ -258,7 +258,7 @@ class SimMark(SentenceRival):
         seen = measure.see(vectors)
         values = measure.between(seen[neighbours + 1], seen[neighbours])
         shares = (low, high) if distance == "cosine" else (1 - high, 1 - low)
-        arrays: dict[str, Array] = {
+        arrays: dict[str, Vectors] = {
             "interval": np.quantile(values, shares).astype("<f8"),
             "similarities": np.quantile(values, (np.arange(_QUANTILES) + 0.5) / _QUANTILES).astype("<f8"),
             **principal,
@@ -287,7 +287,7 @@ def _corpus(texts: Iterable[str], distance: str, closeness: tuple[float, float])
     return corpus, neighbours
 
 
-def _principal(vectors: NDArray[np.float32], components: int) -> dict[str, Array]:
+def _principal(vectors: NDArray[np.float32], components: int) -> dict[str, Vectors]:
     """The mean and the first principal components of normalised sentence embeddings, by scikit-learn."""
     try:
         from sklearn.decomposition import PCA

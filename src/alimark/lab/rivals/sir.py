@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from alimark.core.embedding.base import Embedder
     from alimark.lab.rivals._token_engines import Bias, TokenEngine
 
-Array = NDArray[np.float32]
+Float32s = NDArray[np.float32]
 
 _HIDDEN = 256
 _SHARPNESS = 1000.0  # k2 of the paper: so large that tanh is nearly a sign
@@ -99,7 +99,7 @@ class SIR(TokenLevel):
         assert self.key.fitted is not None
         return SIRNetwork.of(self.key.fitted, self.parameters.dimension)
 
-    def biases(self, contexts: Sequence[str]) -> Array:
+    def biases(self, contexts: Sequence[str]) -> Float32s:
         """The signs of the network's outputs for each context, one context per row."""
         return self.network.signs(self.embedder.embed(list(contexts)))
 
@@ -186,7 +186,7 @@ def assigned(secret: _prf.Words, tokens: Ids, dimension: int) -> NDArray[np.int6
 class SIRNetwork:
     """The network of SIR: an input layer, residual blocks and an output layer. It runs on NumPy, once for each chunk."""
 
-    layers: tuple[tuple[Array, Array], ...]
+    layers: tuple[tuple[Float32s, Float32s], ...]
 
     @classmethod
     def of(cls, fitted: Fitted, dimension: int) -> SIRNetwork:
@@ -206,14 +206,14 @@ class SIRNetwork:
             raise KeyFileError(f"the network has {len(layers[-1][1])} outputs, but the key needs {dimension}")
         return cls(layers)
 
-    def __call__(self, vectors: Array) -> Array:
+    def __call__(self, vectors: Float32s) -> Float32s:
         (first, bias), *blocks, (last, shift) = self.layers
         x = np.maximum(vectors @ first.T + bias, 0)
         for weight, offset in blocks:
             x = x + np.maximum(x @ weight.T + offset, 0)
         return np.asarray(x @ last.T + shift)
 
-    def signs(self, vectors: Array) -> Array:
+    def signs(self, vectors: Float32s) -> Float32s:
         """The outputs for some embeddings, each nearly +1 or -1."""
         return np.asarray(np.tanh(_SHARPNESS * self(vectors)))
 
@@ -274,8 +274,8 @@ def passages_of(texts: Sequence[str], count: int, seed: int) -> list[str]:
 
 
 def train(
-    vectors: Array, dimension: int, epochs: int, seed: int, *, rate: float = 1e-3
-) -> tuple[dict[str, Array], dict[str, float]]:
+    vectors: Float32s, dimension: int, epochs: int, seed: int, *, rate: float = 1e-3
+) -> tuple[dict[str, Float32s], dict[str, float]]:
     """Trains the network; returns its arrays and its final losses."""
     try:
         import torch

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from alimark.lab.rivals._token_engines import TokenEngine
     from alimark.lab.rivals._token_sampling import TokenStep
 
-Bits = NDArray[np.uint8]
+GValues = NDArray[np.uint8]
 
 _MULTIPLIER = np.uint64(6364136223846793005)
 _ONE = np.uint64(1)
@@ -93,7 +93,7 @@ class SynthID(TokenLevel):
         return np.frombuffer(self.key.stream(label, 4 * count, *index), ">u4").astype(np.uint64)
 
     @property
-    def table(self) -> Bits:
+    def table(self) -> GValues:
         """The table of random bits that g-values are read from."""
         return np.unpackbits(np.frombuffer(self.key.stream("synthid-table", self.parameters.table // 8), np.uint8))
 
@@ -146,7 +146,7 @@ class SynthID(TokenLevel):
         values[~fresh_contexts(ids, n, self.parameters.history)] = np.nan
         return np.concatenate([np.full(len(ids) - len(values), np.nan), values])
 
-    def _score(self) -> Callable[[Bits], Floats]:
+    def _score(self) -> Callable[[GValues], Floats]:
         """The function from g-values (keys, n-grams, layers) to the score of each key."""
         parameters = self.parameters
         if parameters.score == "bayesian":
@@ -178,7 +178,7 @@ def ngram_hashes(ids: Ids, n: int) -> NDArray[np.uint64]:
     return hashes
 
 
-def g_values(hashes: NDArray[np.uint64], keys: NDArray[np.uint64], table: Bits) -> Bits:
+def g_values(hashes: NDArray[np.uint64], keys: NDArray[np.uint64], table: GValues) -> GValues:
     """The g-values (n-grams, layers); with a first axis of several keys, (keys, n-grams, layers)."""
     places = _accumulated(hashes[:, None], keys)
     return np.asarray(table[places % np.uint64(len(table))])
@@ -215,7 +215,7 @@ class Bayesian:
         # The latent variable of a layer depends only on the layers before it.
         return cls(beta.astype(np.float64), np.tril(delta.astype(np.float64), -1), math.log(chance / (1 - chance)))
 
-    def __call__(self, values: Bits) -> Floats:
+    def __call__(self, values: GValues) -> Floats:
         ones = values.astype(np.float64)
         two = 1 / (1 + np.exp(-(ones @ self.delta.T + self.beta)))
         odds = np.log((ones + 0.5) * two + 1 - two)

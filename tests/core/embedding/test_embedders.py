@@ -9,7 +9,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any
 
 import numpy as np
@@ -110,19 +109,6 @@ class TestAgreement:
         theirs = MPNetEncoder.relative_position_bucket(torch.from_numpy(distances), num_buckets=32)
         assert (_graph.position_buckets(distances, 32) == theirs.numpy()).all()
 
-    @pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_ALL"])
-    @pytest.mark.parametrize("kind", ["bert", "mpnet"])
-    def test_levels_change_nothing(self, kind: str, level: str, home: Path, request: pytest.FixtureRequest) -> None:
-        import onnxruntime
-
-        embedder = onnx(request.getfixturevalue(kind))
-        expected = embedder.embed(TEXTS)
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
-        path = str(cached(home, "model.onnx"))
-        embedder._session = onnxruntime.InferenceSession(path, options)  # type: ignore[attr-defined]
-        assert gap(embedder.embed(TEXTS), expected) < 1e-6
-
 
 class TestTexts:
     @pytest.mark.parametrize("kind", ["bert", "mpnet"])
@@ -197,11 +183,6 @@ class TestCache:
         assert (onnx(bert).embed(TEXTS) == expected).all()
         assert path.read_bytes() == whole
 
-    def test_a_missing_file_of_weights_is_written_again(self, bert: Path, home: Path) -> None:
-        onnx(bert)
-        cached(home, "weights.bin").unlink()
-        assert onnx(bert).embed(["a"]).shape == (1, 32)
-
     def test_a_second_start_writes_nothing_and_needs_neither_onnx_nor_torch(self, bert: Path, home: Path) -> None:
         onnx(bert)
         before = {path: path.stat().st_mtime_ns for path in home.rglob("*")}
@@ -213,25 +194,6 @@ class TestCache:
         done = subprocess.run([sys.executable, "-c", code, str(bert)], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "[]"
         assert {path: path.stat().st_mtime_ns for path in home.rglob("*")} == before
-
-    def test_two_processes_may_write_at_once(self, bert: Path, home: Path) -> None:
-        code = (
-            "import sys; from alimark.core.embedding.loading import load_embedder\n"
-            "sys.stdin.readline()\n"
-            "print(load_embedder(sys.argv[1], backend='onnx').embed(['the river']).tobytes().hex())"
-        )
-        workers = [
-            subprocess.Popen([sys.executable, "-c", code, str(bert)], stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)
-            for _ in range(3)
-        ]
-        for worker in workers:
-            assert worker.stdin
-            worker.stdin.write("go\n")
-            worker.stdin.flush()
-        outputs = [worker.communicate(timeout=120) for worker in workers]
-        assert [worker.returncode for worker in workers] == [0, 0, 0], outputs
-        assert len({output for output, _ in outputs}) == 1
-        assert sorted(path.name for path in (home / "onnx").glob("*/*")) == ["model.onnx", "weights.bin"]
 
     def test_the_weights_are_hashed_once(self, bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         first = onnx(bert).fingerprint

@@ -17,7 +17,7 @@ from alimark.core.frozen import directions
 from alimark.core.frozen.arithmetic import orthonormal
 from alimark.core.frozen.derivation import many_vectors
 from alimark.core.frozen.directions import noise_aware
-from alimark.core.frozen.parameters import DEFAULT_RUN, SOFT_FIELDS, AliMarkParameters
+from alimark.core.frozen.parameters import DEFAULT_RUN, SOFT_FIELDS
 from alimark.core.frozen.payload_code import PayloadCode
 from alimark.core.keys.key import Sealed
 from alimark.core.keys.projection import carried, project, targets
@@ -48,15 +48,6 @@ def changed(folder: Path, key: Key, **fields: object) -> Path:
 
 
 # The key file
-
-
-def test_a_soft_key_is_as_it_was_saved(tmp_path: Path) -> None:
-    key = Key.generate(decision="soft")
-    assert (key.block_size, key.span) == (64, 64)
-    key.save(tmp_path / "key.json")
-    again = Key.load(tmp_path / "key.json")
-    assert (again, again.span, again.soft) == (key, 64, True)
-    assert np.array_equal(again.vectors(384), key.vectors(384))
 
 
 @pytest.mark.parametrize(
@@ -294,11 +285,6 @@ def test_an_embedder_of_other_dimensions_is_refused() -> None:
         shipped().vectors(64)
 
 
-def test_parameters_are_read_back_from_json() -> None:
-    parameters = AliMarkParameters.parse(shipped(run=[1, 4]).public())
-    assert parameters.to_json() == shipped(run=[1, 4]).parameters.to_json()
-
-
 # The directions that are shipped
 
 
@@ -310,19 +296,6 @@ def test_what_ships_is_never_changed() -> None:
         "53aa5117": "de8fbc8ef0db5fd9", "53aa5117/mean": "96a0c7e377f1bdc9",
         "78c0197b": "d14bf1f9c4bffa62", "78c0197b/mean": "88d0b034cccc4405",
     }  # fmt: skip
-
-
-def test_both_embedders_of_the_store_have_noise_aware_directions() -> None:
-    for name in ("all-MiniLM-L6-v2", "all-mpnet-base-v2"):
-        entry = store.entry(name)
-        table = directions.noise_aware(f"sha256:{entry.weights.sha256}")
-        assert table is not None
-        assert table.rows.shape == (directions.MOST, len(table.mean))
-        assert np.isfinite(table.rows).all()
-        norms = np.linalg.norm(table.rows, axis=1)
-        assert norms.max() > 1.1 * norms.min()  # the scale of each direction is kept
-        assert directions.DirectionTable.of(table.rows, table.mean).digest == table.digest
-    assert directions.noise_aware("sha256:of another embedder") is None
 
 
 # Selection

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -49,19 +48,6 @@ def real_transformers() -> LLM:
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
     """The address of a llama.cpp server that wants a key, which is in the environment meanwhile."""
-    with _started() as address:
-        yield address
-
-
-@pytest.fixture
-def fresh_server() -> Iterator[str]:
-    """One of its own for a test whose requests would stay in the memory of the other, and move its logits."""
-    with _started() as address:
-        yield address
-
-
-@contextmanager
-def _started() -> Iterator[str]:
     xllamacpp = pytest.importorskip("xllamacpp")
     pytest.importorskip("httpx")
     from alimark.core.models import store

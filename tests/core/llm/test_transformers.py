@@ -82,17 +82,6 @@ def test_a_bias_acts_inside_top_p() -> None:
     assert law[1, 1] / law[1, 0] == pytest.approx(float(expected[1, 1] / expected[1, 0]) * math.exp(1 / 0.5), rel=1e-4)
 
 
-def test_the_law_of_a_large_vocabulary(tiny: Any) -> None:
-    """The tokens that may be drawn, one by one, where most of the weight lies on few of many."""
-    logits = torch.linspace(12, -12, 40_000)[None].repeat(2000, 1)
-    numbers = token_sampling.uniform_numbers(torch.arange(2000), torch.tensor(0), token_sampling.tries_for(0.95))
-    none = torch.zeros((2000, 1), dtype=torch.long)
-    tokens = token_sampling.choose(probabilities(logits, none, Sampling(1.0, 0.95, 1.0)), 0.95, numbers)
-    nucleus = int((torch.softmax(torch.linspace(12, -12, 40_000), 0).cumsum(0) < 0.95).sum()) + 1
-    assert int(tokens.max()) < nucleus
-    assert int(tokens.max()) > 0.9 * nucleus
-
-
 def test_a_model_that_would_end_goes_on_unless_it_may(tiny: Any) -> None:
     for may_end in (True, False):
         sampling = Sampling(10.0, 1.0, 1.0, max_tokens=100, may_end=may_end)

@@ -93,24 +93,6 @@ def test_shards(folder: Path) -> None:
     assert "pytorch_model.bin.index.json" not in names(made)
 
 
-def test_transformers_loads_what_was_sharded(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=2, n_head=2)
-    config.save_pretrained(tmp_path / "big")
-    weights = list(transformers.GPT2LMHeadModel(config).state_dict().items())
-    placed: dict[str, str] = {}
-    for i, part in enumerate((weights[:9], weights[9:]), 1):
-        file = f"pytorch_model-0000{i}-of-00002.bin"
-        torch.save(dict(part), tmp_path / "big" / file)
-        placed |= dict.fromkeys(dict(part), file)
-    index = {"metadata": {}, "weight_map": placed}
-    (tmp_path / "big/pytorch_model.bin.index.json").write_text(json.dumps(index))
-    folder = store.resolve_weights(tmp_path / "big")
-    again = transformers.AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True)
-    for name, tensor in weights:
-        assert torch.equal(again.state_dict()[name], tensor)
-
-
 def test_a_whole_checkpoint_comes_before_shards(folder: Path) -> None:
     shard(folder)
     torch.save(STATE, folder / "pytorch_model.bin")

@@ -36,7 +36,7 @@ from typer.testing import CliRunner
 
 from alimark.cli.models import app
 from alimark.core._util.paths import cache_folder
-from alimark.core.models import converting, fetching, manifest, store
+from alimark.core.models import converting, store
 from alimark.errors import HashMismatch, MissingExtra, ModelError
 
 
@@ -258,14 +258,6 @@ def test_a_full_disk(shelf: Shelf, monkeypatch: pytest.MonkeyPatch, name: str, w
     assert not (shelf.home / "models" / name).exists()
     assert [p for p in shelf.left_over() if p.startswith("staging")] == []
     monkeypatch.undo()
-
-
-def test_a_disk_that_pip_finds_full() -> None:
-    wheel = manifest.Wheel("d", "1", "d-1-py3-none-any.whl", "0" * 64, 1)
-    log = f"ERROR: Could not install packages due to an OSError: [Errno 28] {os.strerror(errno.ENOSPC)}\n"
-    error = fetching._pip_error(log, wheel, Path("home"))
-    assert isinstance(error, OSError)
-    assert error.errno == errno.ENOSPC
 
 
 def test_a_home_that_cannot_be_made(shelf: Shelf) -> None:

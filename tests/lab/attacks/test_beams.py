@@ -62,30 +62,6 @@ def test_one_group_is_the_beam_search_of_transformers(seed: int, beams: int, len
     assert [rows_of(row) for row in found] == theirs(model, ids, mask, beams)
 
 
-def test_some_beams_end_and_some_are_cut() -> None:
-    """The models of these tests cover both cases."""
-    rows = [
-        beam.tokens
-        for seed in range(4)
-        for row in diverse_beams(random_t5(seed), *batch(seed), beams=4, max_tokens=STEPS)
-        for beam in row
-    ]
-    ended = [row for row in rows if row[-1] == END]
-    assert len(ended) > 12
-    assert len({len(row) for row in ended}) > 4
-    assert sum(len(row) == STEPS and row[-1] != END for row in rows) > 5
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_group_without_penalty_is_a_plain_search_of_its_size(seed: int) -> None:
-    model, (ids, mask) = random_t5(seed), batch(seed)
-    found = diverse_beams(model, ids, mask, beams=6, groups=3, max_tokens=STEPS)
-    plain = theirs(model, ids, mask, 2)
-    for row, expected in zip(found, plain, strict=True):
-        for group in range(3):
-            assert rows_of([beam for beam in row if beam.group == group]) == expected
-
-
 def plainly(model: Any, ids: Any, beams: int, groups: int, penalty: float) -> list[Beam]:
     """A plain implementation for one sentence without padding and without a KV cache."""
     width = beams // groups
@@ -121,13 +97,6 @@ def test_groups_with_a_penalty(seed: int, beams: int, groups: int, penalty: floa
         assert rows_of(row) == rows_of(expected)
         assert [beam.group for beam in row] == [beam.group for beam in expected]
         assert [beam.score for beam in row] == pytest.approx([beam.score for beam in expected], abs=1e-4)
-
-
-def test_a_penalty_makes_groups_differ() -> None:
-    model, (ids, mask) = random_t5(0), batch(0)
-    for row in diverse_beams(model, ids, mask, beams=2, groups=2, penalty=50.0, max_tokens=STEPS):
-        first, second = (next(beam.tokens for beam in row if beam.group == group) for group in (0, 1))
-        assert not any(a == b != END for a, b in zip(first, second, strict=False))
 
 
 def test_pegasus_has_the_same_search() -> None:

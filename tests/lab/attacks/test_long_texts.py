@@ -75,19 +75,6 @@ def test_inserting_takes_linear_time(own: bool) -> None:
     assert cpu_seconds(insert(12_000)) < 8 * cpu_seconds(insert(3_000))
 
 
-def test_inserting_into_one_text_of_many_does_not_read_the_whole_pool() -> None:
-    """A run over a file takes sentences of all its texts."""
-    sentences = [Piece(" ", f"The house number {i} was sold.") for i in range(10)]
-
-    def insert(pool_size: int) -> Callable[[], object]:
-        attack = Insert(pool=("So it was.",))
-        object.__setattr__(attack, "_pool_sentences", [f"The boat number {i} was lost." for i in range(pool_size)])
-        attack._change(sentences, "", 3, Random(1))
-        return lambda: [attack._change(sentences, "", 3, Random(seed)) for seed in range(50)]
-
-    assert cpu_seconds(insert(40_000)) < 4 * cpu_seconds(insert(2_000))
-
-
 @pytest.mark.parametrize("name", ["insert", "copy-paste"])
 def test_a_pool_is_hashed_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[int] = []
@@ -112,15 +99,6 @@ def test_pairs_of_a_long_text(count: int) -> None:
     assert len(chosen) == min(count, len(chosen)) >= min(count, 10_000) - 1
     quarters = [sum(start <= pair < start + 5_000 for pair in chosen) for start in range(0, 20_000, 5_000)]
     assert max(quarters) - min(quarters) <= 300
-
-
-def test_pairs_of_a_long_text_with_gaps() -> None:
-    """The first half has pairs that never overlap, the second half one unbroken run: more than half of it cannot be chosen."""
-    pairs = [*range(0, 6_000, 2), *range(6_000, 9_000)]
-    chosen = structure._disjoint(pairs, 4_500, Random(1))
-    assert chosen <= set(pairs)
-    assert not any(pair + 1 in chosen for pair in chosen)
-    assert len(chosen) >= 4_499
 
 
 def test_a_sentence_with_many_clauses_is_tried_at_few_places(monkeypatch: pytest.MonkeyPatch) -> None:

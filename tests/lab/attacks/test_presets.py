@@ -9,7 +9,6 @@ import pytest
 
 from alimark.errors import AttackError
 from alimark.lab.attacks import attack_class, load_attack, names
-from alimark.lab.attacks.paraphrasers import Pegasus
 
 WITH_PRESETS = [name for name in names() if attack_class(name).presets]
 CHANGED = [
@@ -38,10 +37,3 @@ def test_a_setting_beside_a_preset_wins_if_it_is_our_default(name: str, preset: 
     assert getattr(kept, setting) == kept.settings[setting] == value
     others = set(attack_class(name).presets[preset]) - {setting}
     assert all(getattr(kept, other) == getattr(changed, other) for other in others)
-
-
-def test_what_a_preset_changes_is_recorded() -> None:
-    settings = Pegasus.of(preset="paper").settings
-    assert (settings["preset"], settings["top_k"], settings["repetition_penalty"]) == ("paper", 50, 1.03)
-    given = Pegasus.of(preset="paper", top_k=0, repetition_penalty=1.0)
-    assert given.settings == settings | {"top_k": 0, "repetition_penalty": 1.0}

@@ -134,14 +134,6 @@ class TestMarian:
         assert attack(" ".join(ENGLISH)) == " ".join(ENGLISH_AGAIN)
         assert capfd.readouterr() == ("", "")
 
-    def test_what_is_loaded_stays_out_of_what_it_is(self, attack: Translate) -> None:
-        attack.answers(ENGLISH[:1])
-        fresh = Translate(attack.via, device="cpu", beams=2)
-        assert attack == fresh
-        assert repr(attack) == repr(fresh)
-        assert attack.settings == fresh.settings
-        assert attack.settings["via"] == attack.via
-
     def test_a_sentence_does_not_depend_on_the_batch(self, attack: Translate) -> None:
         one_by_one = [attack.answers([sentence])[0] for sentence in ENGLISH]
         assert one_by_one == attack.answers(ENGLISH)
@@ -170,21 +162,6 @@ class TestMarian:
         assert made.rejected
         with pytest.raises(AttackError, match="translate failed"):
             lost(" ".join(ENGLISH))
-
-    def test_weights_that_are_a_checkpoint(self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        import torch
-        from safetensors.torch import load_file
-
-        monkeypatch.setenv("ALIMARK_HOME", str(tmp_path / "home"))
-        old = tmp_path / "there"
-        old.mkdir()
-        for file in (folder / "there").iterdir():
-            if file.suffix == ".safetensors":
-                torch.save(load_file(file), old / "pytorch_model.bin")
-            else:
-                (old / file.name).write_bytes(file.read_bytes())
-        attack = Translate(f"{old},{folder / 'back'}", device="cpu")
-        assert attack.answers(ENGLISH) == [[sentence] for sentence in ENGLISH_AGAIN]
 
     def test_the_stores_pair_and_the_hubs(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         from alimark.lab.attacks import translation

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from alimark.core.frozen import parameters
-from alimark.core.frozen.directions import DirectionTable
 from alimark.core.frozen.parameters import DEFAULT_RUN
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.keys.fitted import Fitted
 from alimark.core.schemes.alimark import AliMark
 from alimark.errors import AlimarkError, LLMError
 from alimark.lab.attacks import Attacked
-from alimark.lab.bench import jobs
 from alimark.lab.bench.data import DataItem, DataSet
 from alimark.lab.bench.evaluate import all_results, evaluate
 from alimark.lab.bench.jobs import Cell
@@ -29,8 +24,8 @@ from alimark.lab.bench.recipe_files import parse, to_toml
 from alimark.lab.bench.report import write
 from alimark.lab.bench.results import save
 from alimark.lab.bench.run import Run
-from alimark.lab.bench.workspace import Workspace, digest
-from alimark.testing import StandInEmbedder, StandInLLM
+from alimark.lab.bench.workspace import Workspace
+from alimark.testing import StandInLLM
 from small_recipes import STAND_INS, recipe, records, rewrite_records, run
 from watched import watched
 
@@ -105,12 +100,6 @@ def test_equal_p_values_rank_equal(tmp_path: Path) -> None:
     assert row["tpr"]["0.01"]["value"] == expected
     pairs = np.sign(np.subtract.outer(row["scores"], human["scores"]))
     assert row["auroc"]["value"] == pytest.approx(float((pairs + 1).mean() / 2))
-
-
-def test_a_method_without_a_z_is_ranked_by_its_score(tmp_path: Path) -> None:
-    soft = [{"key": {"embedder": "stand-in", "block_size": 8}, "generate": {"candidates": 8}}]
-    results = evaluate(run(tmp_path, recipe(statistic="z", watermark=soft)), "soft")
-    assert {row["statistic"] for row in [*results["rows"], *results["human"]]} == {"score"}
 
 
 def test_one_text_without_a_z_has_all_texts_of_its_method_ranked_by_the_score(tmp_path: Path) -> None:
@@ -335,48 +324,6 @@ def test_an_unfinished_run_has_results(tmp_path: Path) -> None:
     assert results["rows"] == []
 
 
-def test_an_id_is_what_made_it() -> None:
-    assert digest({"a": 1, "b": [1, 2]}) == digest({"b": [1, 2], "a": 1})
-    assert digest({"a": 1}) != digest({"a": 2})
-
-
-KILLED = """
-import os, random, signal, sys, time
-from pathlib import Path
-sys.path.insert(0, {tests!r})
-from small_recipes import run, recipe
-folder = Path(sys.argv[1])
-random.seed(3)
-kills = 0
-wanted = recipe(data={{"sets": ["manual"], "texts": 40, "sentences": 4, "human_texts": 220}})
-run(folder / "warm")  # what is compiled and cached is so for all
-while kills < 20:
-    child = os.fork()
-    if child == 0:
-        run(folder / "killed", wanted)
-        os._exit(0)
-    time.sleep(random.uniform(0.01, 0.09))
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    kills += os.WIFSIGNALED(status)
-    if os.WIFEXITED(status):
-        break
-print(kills)
-run(folder / "killed", wanted)
-run(folder / "whole", wanted)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork and no SIGKILL")
-def test_killed_twenty_times_the_records_are_those_of_a_run_that_was_not(tmp_path: Path) -> None:
-    script = KILLED.format(tests=str(Path(__file__).parents[2]))
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert int(done.stdout.split()[-1]) == 20
-    assert records(tmp_path / "killed") == records(tmp_path / "whole")
-
-
 def test_detections_record_the_payloads_of_texts_that_are_found(tmp_path: Path) -> None:
     watermark = {"key": {"embedder": "stand-in", "payload_bits": 4}, "generate": {"candidates": 32}}
     bench = run(tmp_path, recipe(watermark=[watermark], attack=[]))
@@ -400,37 +347,6 @@ def test_texts_of_soft_keys_depend_on_every_parameter(tmp_path: Path) -> None:
         {"decision": "soft"}, {"run": DEFAULT_RUN}, {"block_size": 32}, {"payload_bits": 0},
     ]  # fmt: skip
     assert {_ids(tmp_path, **key) for key in same} == {ids[0]}
-
-
-def test_texts_of_soft_keys_depend_on_the_directions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = _ids(tmp_path)
-    ids = {whole}
-    for seed in (1, 2):
-        rows = np.random.default_rng(seed).normal(size=(40, 64))
-        fitted = Fitted(
-            "alimark",
-            {"directions": rows.astype("<f4"), "mean": np.zeros(64, "<f4")},
-            {"embedder": "stand-in", "fingerprint": StandInEmbedder().fingerprint},
-        )
-        fitted.save(tmp_path / f"{seed}.npz")
-        ids.add(_ids(tmp_path, fitted=str(tmp_path / f"{seed}.npz")))
-    assert len(ids) == 3
-    shipped = _ids(tmp_path, embedder="all-MiniLM-L6-v2")
-    jobs._soft_parameters.cache_clear()
-    monkeypatch.setattr(parameters, "noise_aware", lambda _: DirectionTable.of(np.eye(64, 384), np.zeros(384)))
-    assert _ids(tmp_path, embedder="all-MiniLM-L6-v2")[0] != shipped[0]
-    jobs._soft_parameters.cache_clear()
-
-
-def test_soft_texts_are_written_and_found(tmp_path: Path) -> None:
-    watermarks = [
-        {"label": label, "key": {"embedder": "stand-in", **key}, "generate": {"candidates": 16}}
-        for label, key in (("soft", {}), ("runs", {"run": [1, 2], "offsets": 2}))
-    ]
-    data = STAND_INS["data"] | {"sentences": 8}
-    results = evaluate(run(tmp_path, recipe(watermark=watermarks, data=data, attack=[], meaning="")), "x")
-    assert [row["method"] for row in results["rows"]] == ["soft", "runs"]
-    assert all(row["auroc"] and row["auroc"]["value"] > 0.8 for row in results["rows"])
 
 
 def _ids(folder: Path, **parameters: object) -> tuple[str, str]:

@@ -127,14 +127,6 @@ def test_length_in_sentences_or_tokens(folder: Path, llm: Any) -> None:
         mark.generate("It was late.", llm, tokens=5000)
 
 
-def test_temperature_is_honoured(folder: Path, llm: Any) -> None:
-    mark = mark_of("kgw", folder)
-    cold = [mark.generate("It was late.", llm, tokens=10, seed=s, sampling=Sampling(temperature=0.001)) for s in (1, 2)]
-    warm = [mark.generate("It was late.", llm, tokens=10, seed=s, sampling=Sampling(temperature=1.5)) for s in (1, 2)]
-    assert cold[0].text == cold[1].text
-    assert warm[0].text != warm[1].text
-
-
 def test_the_model_is_shared_and_its_logits_are_its_own(folder: Path, llm: Any) -> None:
     engine: Any = _token_engines.engine_of(llm)
     assert id(engine) == id(_token_engines.engine_of(llm))

@@ -143,19 +143,6 @@ def test_search_is_the_oracle_where_floating_point_would_try_another_block() -> 
     assert result.z[0] == expected
 
 
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 2**32), count=st.integers(7, 16), m=st.sampled_from([2, 8, 16, 33, 64]))
-def test_longer_texts_by_the_papers_default(seed: int, count: int, m: int) -> None:
-    limits = Limits.of("single")
-    case = Case(seed, count, m, limits, keys=1)
-    rule = a_rule(seed, 0.5, 1.5, False)
-    expected = oracle.score(
-        count, case.bits, case.splittable.tolist(), case.secret(0), m,
-        mean=dict(enumerate(rule.mean)), std=dict(enumerate(rule.std)),
-    )  # fmt: skip
-    assert alignment.search(case.units, case.valid, case.packed, m, limits, rule).z[0] == expected
-
-
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32), m=st.integers(1, 64), count=st.integers(1, 9), length=st.integers(1, 12))
 def test_edit_distance_is_algorithm_3(seed: int, m: int, count: int, length: int) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.linalg import eigh
 
 from alimark import AliMark, Key, detect
-from alimark.core.frozen.directions import MOST, DirectionTable
+from alimark.core.frozen.directions import DirectionTable
 from alimark.core.keys.fitted import Fitted
 from alimark.core.keys.projection import project
 from alimark.errors import AlimarkError, KeyFileError
@@ -23,7 +23,6 @@ from alimark.lab.directions import (
     directions_of,
     distorted,
     fit_directions,
-    simulated_statistics,
     table_of,
 )
 from alimark.testing import StandInEmbedder, StandInLLM
@@ -253,33 +252,6 @@ def test_a_direction_that_topics_share_comes_last() -> None:
         assert np.abs(table.rows).argmax(axis=1).tolist() == order
 
 
-def test_topics_are_the_covariance_of_the_means_of_texts() -> None:
-    statistics = Statistics(2)
-    for mean in (1.0, 3.0, 8.0):
-        statistics.add_text(np.array([[mean - 1, 5.0], [mean + 1, 5.0]]))
-    statistics.add_noise(np.eye(2))
-    np.testing.assert_allclose(combine([statistics]).topics, [[13.0, 0.0], [0.0, 0.0]])
-
-
-def test_how_a_text_differs_from_its_mean() -> None:
-    statistics = Statistics(2)
-    statistics.add_text(np.array([[1.0, 5.0], [3.0, 5.0]]))
-    np.testing.assert_allclose(statistics.spread / statistics.spread_count, [[2, 0], [0, 0]])
-    assert (statistics.total.tolist(), statistics.sentences) == ([4.0, 10.0], 2)
-
-
-def test_a_table_has_half_precision_and_a_digest_of_its_numbers() -> None:
-    texts = [written(None, 25, seed=seed) for seed in range(10)]
-    table, ratios = table_of([simulated_statistics(texts, EMBEDDER)])
-    assert table.rows.shape == (min(MOST, EMBEDDER.dimension), EMBEDDER.dimension)
-    assert len(ratios) == len(table.rows)
-    np.testing.assert_array_equal(table.rows, table.rows.astype(np.float16))
-    again = DirectionTable.of(table.rows, table.mean)
-    assert again.digest == table.digest
-    assert DirectionTable.of(table.rows * 2, table.mean).digest != table.digest
-    assert DirectionTable.of(table.rows, table.mean * 2).digest != table.digest
-
-
 def test_pairs_of_texts_and_paraphrases() -> None:
     text = written(None, 6, seed=1)
     shorter = [text[0], *text[2:]]
@@ -307,12 +279,3 @@ def test_a_distorted_sentence_has_fewer_words_of_the_same() -> None:
 @pytest.mark.parametrize("sentence", ["Yes.", "...", "", "   "])
 def test_the_shortest_sentence_can_be_distorted(sentence: str) -> None:
     assert len(distorted(sentence, Random(1)).split()) == len(sentence.rstrip(".").split())
-
-
-def test_simulated_noise_is_repeatable_and_depends_on_the_seed() -> None:
-    texts = [written(None, 8, seed=seed) for seed in range(3)]
-    first, again, other = (simulated_statistics(texts, EMBEDDER, seed) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(first.noise, again.noise)
-    assert not np.allclose(first.noise, other.noise)
-    np.testing.assert_array_equal(first.spread, other.spread)
-    assert (first.noise_count, first.sentences) == (24, 24)

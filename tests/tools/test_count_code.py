@@ -39,20 +39,6 @@ def test_a_function_of_sixty_lines_is_not_too_long() -> None:
 
 
 @pytest.mark.parametrize(
-    "decorator", ["@kernel", "@kernel()", "@kernel(parallel=True)", "@njit", "@numba.jit(cache=True)", "@triton.jit"]
-)
-def test_long_kernels_are_counted_apart(decorator: str) -> None:
-    assert numbers(count_code.count_long_functions([module(long_function(61, decorator))])) == [0, 1]
-
-
-def test_long_methods_and_local_functions_are_counted() -> None:
-    body = "".join(f"            x = {i}\n" for i in range(60))
-    source = f"class A:\n    def outer(self):\n        def inner():\n{body}"
-    plain, _ = count_code.count_long_functions([module(source)])
-    assert [place.what for place in plain.places] == ["A.outer: 62 lines", "A.outer.inner: 61 lines"]
-
-
-@pytest.mark.parametrize(
     ("source", "functions", "annotations"),
     [
         ("def f(a: Any, *b: Any, c: dict[str, Any], **d: Any) -> Any: ...", 1, 5),
@@ -70,16 +56,6 @@ def test_long_methods_and_local_functions_are_counted() -> None:
 )
 def test_any_in_public_signatures(source: str, functions: int, annotations: int) -> None:
     assert numbers(count_code.count_any([module(source)])) == [functions, annotations, 0]
-
-
-@pytest.mark.parametrize(("path", "number"), [("_a.py", 0), ("_room/a.py", 0), ("a/__init__.py", 1), ("a/a.py", 1)])
-def test_only_public_modules_count(path: str, number: int) -> None:
-    assert numbers(count_code.count_any([module("def f() -> Any: ...", path)])) == [number, number, 0]
-
-
-def test_any_in_kernels_is_counted_apart() -> None:
-    source = "@kernel()\ndef f(a: Any) -> int: ...\n@kernel()\ndef _f(a: Any) -> int: ..."
-    assert numbers(count_code.count_any([module(source)])) == [0, 0, 1]
 
 
 SCHEME_TESTS = [

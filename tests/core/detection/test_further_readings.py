@@ -126,16 +126,6 @@ def test_many_keys_read_a_disguised_text_alike() -> None:
         detect_batch([text], keys, EMBEDDER, DetectionSettings())
 
 
-def test_a_batch_under_many_keys_reads_both_ways() -> None:
-    keys = [key_of("hard", number) for number in (1, 2)]
-    text = written(AliMark(keys[1], embedder=EMBEDDER))
-    texts = [text, DISGUISES["look-alikes"](text)]
-    answers: Any = detect_batch(texts, keys, EMBEDDER, DetectionSettings(), tried=2)
-    [plain], [disguised] = answers
-    assert plain.key_id == disguised.key_id == keys[1].id
-    assert disguised.raw == plain.raw
-
-
 # Clauses
 
 
@@ -179,13 +169,6 @@ def test_random_keys_score_the_reading_that_was_found(marked: tuple[AliMark, str
     [null_scores] = null_scorers([text], [detection.reading], mark.key, EMBEDDER, [settings])
     scores = null_scores(0, 99)
     assert detection.score == pytest.approx((detection.raw - scores.mean()) / scores.std())
-
-
-def test_it_is_found_among_many_keys(marked: tuple[AliMark, str]) -> None:
-    mark, text = marked
-    keys = [key_of(mark.key.decision, number) for number in (5, 6, 7)]
-    best = detect(ENDS["commas"](text), keys, embedder=EMBEDDER)[0]
-    assert (best.key_id, best.verdict()) == (mark.key.id, "found")
 
 
 def test_passages_and_sentences_as_they_are_have_no_clauses(marked: tuple[AliMark, str]) -> None:

@@ -27,7 +27,6 @@ from alimark.core.schemes.registry import rule_for
 from alimark.errors import AlimarkError, LimitError, ModelError
 from alimark.testing import StandInEmbedder, StandInLLM
 from fixed_texts import EMBEDDER, generate, written
-from rewriters import STORY, Rewriter
 
 SETTINGS = DetectionSettings()
 
@@ -89,20 +88,6 @@ def test_a_text_follows_the_runs_of_its_key() -> None:
     runs = key.derivation.run_numbers(13)
     same = runs[:, None] == runs
     assert along[same].mean() > 3 * np.abs(along[~same].mean())
-
-
-def test_a_rewritten_text_follows_the_runs_too() -> None:
-    key = key_of(run=3, offsets=4)
-    rewriting = mark_of(key).rewrite(STORY, Rewriter(), seed=2, candidates=48, closeness=0.5, mean_closeness=0.6)
-    assert mark_of(key).detect(STORY).p_value > 0.05
-    detection = mark_of(key).detect(rewriting.text)
-    assert detection.verdict() == "found"
-    start = key.start(f"2/{STORY}")
-    before, after = (
-        (project(EMBEDDER.embed(list(part)), key) * targets(key, 12, start)).sum(axis=1).sum()
-        for part in ([sentence.before for sentence in rewriting.rewritten], rewriting.sentences)
-    )
-    assert after > before
 
 
 def test_the_furthest_candidate_is_chosen() -> None:
@@ -256,13 +241,6 @@ def test_the_reference_program_gives_the_score(parameters: dict[str, Any]) -> No
 
 
 # Many keys
-
-
-def test_whose_key_it_was() -> None:
-    keys = [key_of(number, run=run, offsets=1 + 15 * (number % 2)) for number in range(8) for run in (1, 4)]
-    for right in (4, 9, 6):
-        best = detect(" ".join(written(keys[right])), keys, embedder=EMBEDDER)
-        assert (best[0].key_id, best[0].keys_tried, best[0].verdict()) == (keys[right].id, 16, "found")
 
 
 @pytest.mark.parametrize("search", ["whole", "excerpt"])

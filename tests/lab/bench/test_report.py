@@ -132,12 +132,6 @@ def test_quality_cost_runtime_data(page: Page) -> None:
     assert versions.row("seed") == ["seed", "3"]
 
 
-def test_the_papers_perplexity_of_the_same_setting(page: Page) -> None:
-    table = page.named("Text quality")[1]
-    at = {line[0]: line[4] for line in table.rows if line}
-    assert at == {"2": "12.9", "8": "13.2"}
-
-
 # --- Hostile text
 
 
@@ -210,21 +204,6 @@ def test_what_is_missing_is_left_out(tmp_path: Path) -> None:
     assert not got.page.plots()
     assert got.markdown == "# main\n"
     assert not (tmp_path / "bare/plots").exists()
-
-
-def test_one_recipe_has_no_contents_and_no_empty_parts(tmp_path: Path) -> None:
-    made_up = MadeUp(title="No attack")
-    made_up.watermark("AliMark", 5.0, {})
-    made_up.results["human"], made_up.results["cost"] = [], []
-    for row in made_up.results["rows"]:
-        row["cosine"], row["tpr"]["0.005"] = None, None
-    got = write(tmp_path, made_up.results)
-    assert got.page.headings == ["No attack", "Detection", "Settings and versions"]
-    assert "Contents" not in got.html
-    assert not got.page.plots()
-    (table,) = got.page.named("Detection by attack")
-    headings = "method|attack|TPR@1%|TPR@5%|AUROC|p ≤ 0.01|p ≤ 0.05|texts|failed|human scores"
-    assert "|".join(table.headings) == headings
 
 
 def test_the_same_results_give_the_same_files(tmp_path: Path) -> None:

@@ -94,14 +94,6 @@ def test_every_table_of_rates_names_its_statistic() -> None:
         assert "Statistic: the method's own z for AliMark; the score standardised by random keys for EXP." in table.note
 
 
-def test_the_mean_statistic_of_p_values_is_named_as_their_logarithm() -> None:
-    made_up = MadeUp()
-    made_up.watermark("AliMark", 5.0, {})
-    made_up.results["human"][0]["statistic"] = "p"
-    [table] = tables.human(made_up.results)
-    assert "Statistic: -log10 of the p-value by random keys." in table.note
-
-
 def test_rejected_answers_and_failures_stand_in_the_table() -> None:
     made_up = MadeUp()
     made_up.watermark("AliMark", 5.0, {"chat": 0.5, "delete 0.3": 0.5})

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_token_level import PROMPTS, key_of, mark_of
+from test_token_level import key_of, mark_of
 
 from alimark.core.keys.key import Key
 from alimark.core.llm.base import Sampling
@@ -102,16 +102,6 @@ def test_without_enough_text_nothing_is_added(folder: Path) -> None:
         ) is None  # fmt: skip
 
 
-def test_a_low_temperature_makes_a_bias_of_the_logits_stronger(folder: Path, llm: Any) -> None:
-    cold = Sampling(temperature=0.4, repetition_penalty=1.0)
-    z = {}
-    for bias in ("logits", "nucleus"):
-        mark = mark_of("kgw", folder, bias=bias, delta=0.7)
-        texts = [generation.text for generation in mark.generate(PROMPTS, llm, tokens=80, seed=3, sampling=cold)]
-        z[bias] = [detection.z for detection in mark.detect(texts, draws=20)]
-    assert sum(z["logits"]) > sum(z["nucleus"]) + 3
-
-
 class TestLlamaCpp:
     """Its server applies temperature and top-p itself, so with a bias of the logits it is asked for neither."""
 
@@ -161,13 +151,6 @@ class TestLlamaCpp:
         assert len(server.bodies) == 16
         assert tokens.tolist() == [[8, 7]]  # the likeliest first
         assert torch.allclose(logs.exp(), torch.tensor([[0.75, 0.25]]))
-
-    def test_without_a_bias_the_server_does_it(self) -> None:
-        server, source = self.source()
-        tokens, logs = source.candidates(None)
-        assert (server.bodies[0]["temperature"], server.bodies[0]["top_p"]) == (0.5, 0.9)
-        assert tokens.tolist() == [[3, 9, 4]]
-        assert logs.exp()[0].tolist() == pytest.approx([0.5, 0.3, 0.2])
 
 
 class TestKeys:

@@ -31,15 +31,6 @@ def test_the_harrell_davis_median_is_scipys(count: int) -> None:
     assert pmark.harrell_davis(values) == pytest.approx(expected, abs=1e-12)
 
 
-def test_a_single_value_is_its_own_median() -> None:
-    assert pmark.harrell_davis(np.array([[0.3, -2.0]])).tolist() == [0.3, -2.0]
-
-
-def test_it_is_less_noisy_than_the_sample_median() -> None:
-    samples = np.random.default_rng(1).normal(size=(64, 4000))
-    assert pmark.harrell_davis(samples).std() < 0.97 * np.median(samples, axis=0).std()
-
-
 def test_the_soft_count_of_the_authors_drops_at_the_threshold() -> None:
     cosines = np.array([0.2, 0.0, -0.001, -0.0011, -0.01])
     counts = pmark.soft_counts(cosines, np.zeros(5), np.ones(5, bool), 250.0, 0.001)
@@ -84,14 +75,6 @@ def test_sentences_after_which_the_model_has_no_room_have_the_median_0() -> None
     some = mark._medians(sentences, watched(StandInLLM(), check), 16)
     assert np.array_equal(some[:5], full[:5])
     assert not some[5:].any()
-
-
-def test_estimators_agree_roughly_and_differ() -> None:
-    sentences = human()[3].split(". ")[:5]
-    keys = [key_of("pmark", 2, median="sampled", estimator=name) for name in ("sample", "harrell-davis")]
-    sample, weighted = (pmark.PMark(key, embedder=EMBEDDER)._medians(sentences, StandInLLM(), 64) for key in keys)
-    assert not np.array_equal(sample, weighted)
-    assert np.allclose(sample, weighted, atol=0.1)
 
 
 class TestKeys:

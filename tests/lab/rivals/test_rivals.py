@@ -25,8 +25,6 @@ from alimark.testing import StandInEmbedder, StandInLLM
 from commands import Run as RunCommand
 from watched import Told
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "keys"
-
 
 class TestKeys:
     @pytest.mark.parametrize("name", ALL)
@@ -45,22 +43,6 @@ class TestKeys:
             assert all(np.array_equal(array, learned(name).arrays[one]) for one, array in fitted.arrays.items())
         with pytest.raises(TypeError):
             again.parameters["ratio"] = 0.5  # type: ignore[index]
-
-    @pytest.mark.filterwarnings("ignore:others can read the key file")
-    @pytest.mark.parametrize(
-        ("stem", "kept"),
-        [
-            *((stem, {"bias": "nucleus"}) for stem in ("kgw", "kgw-paper", "kgw-transformers", "sir", "sir-paper")),
-            *(
-                (stem, {"estimator": "sample", "decay_from": "threshold"})
-                for stem in ("pmark", "pmark-paper", "pmark-two")
-            ),
-            ("simmark-paper", {"lower": 0.68, "upper": 0.76}),
-        ],
-    )
-    def test_keys_of_earlier_releases_keep_their_parameters(self, stem: str, kept: dict[str, object]) -> None:
-        parameters = Key.load(GOLDEN / f"{stem}.json").parameters
-        assert {name: parameters[name] for name in kept} == kept
 
     def test_defaults_are_the_papers_and_presets_those_of_the_comparison(self) -> None:
         def parameters(name: str, given: dict[str, object], preset: str | None = None) -> SchemeParameters:

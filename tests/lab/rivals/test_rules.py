@@ -126,27 +126,6 @@ def test_counts_on_random_text_are_binomial() -> None:
     assert abs(counts(centred, 11, 0.25).mean() - 11 * 0.25) < 4 * np.sqrt(11 * 0.25 * 0.75 / 400)
 
 
-def test_random_keys_give_region_counts_with_the_mean_and_variance_of_a_random_choice() -> None:
-    """Behind each region `valid` of all are chosen without replacement, so counts have a known variance."""
-    for name in ("semstamp", "k-semstamp"):
-        key = key_of(name, 5)
-        mark: Any = load(key, embedder=EMBEDDER)
-        rule = mark.rule(key)
-        seen = rule.see(EMBEDDER.embed(human()[40].split(". ")[:14]))
-        regions = rule.locate(seen)[0].tolist()
-        r, v, steps = rule.regions, rule.valid_regions, len(regions) - 1
-        share, both = v / r, v * (v - 1) / (r * (r - 1))
-        variance = 0.0
-        for before in set(regions[:-1]):
-            n = [sum((a, b) == (before, x) for a, b in zip(regions, regions[1:], strict=False)) for x in range(r)]
-            variance += share * (1 - share) * sum(a * a for a in n)
-            variance += (both - share**2) * (sum(n) ** 2 - sum(a * a for a in n))
-        z = mark.statistic(seen, "", [], None).null(0, 20_000)
-        null = counts(z, steps, share)
-        assert null.mean() == pytest.approx(share * steps, abs=5 * np.sqrt(variance / 20_000))
-        assert null.var() == pytest.approx(variance, rel=0.05)
-
-
 def test_simmarks_null_is_that_of_human_pairs() -> None:
     key: Any = key_of("simmark", 1, decay=1e6)
     mark: Any = load(key, embedder=EMBEDDER)

@@ -71,30 +71,6 @@ def test_torch_finds_the_same_tokens_green() -> None:
     assert 0.2 < expected.mean() < 0.3
 
 
-def test_our_count_equals_that_of_transformers_detector_with_its_own_list() -> None:
-    """Both count n-grams; here under the green list that transformers draws, on the CPU."""
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    config = transformers.WatermarkingConfig(greenlist_ratio=0.25, hashing_key=4711, context_width=1)
-    model = transformers.PretrainedConfig(vocab_size=500, bos_token_id=-1, is_encoder_decoder=False)
-    detector = transformers.WatermarkDetector(model, "cpu", config, ignore_repeated_ngrams=True)
-    ids = np.random.default_rng(0).integers(0, 40, 300)
-
-    def is_green(before: tuple[int, ...], token: int) -> bool:
-        return bool((detector.processor._get_greenlist_ids(torch.tensor(before)) == token).any())
-
-    green, scored = oracle.green_count(ids.tolist(), 1, is_green)
-    grams = kgw.distinct_ngrams(ids, 2)
-    assert sum(is_green((int(a),), int(b)) for a, b in grams) == green
-    theirs = detector(torch.from_numpy(ids)[None], return_dict=True)
-    assert (theirs.num_green_tokens[0], theirs.num_tokens_scored[0]) == (green, scored) == (green, len(grams))
-
-
-@pytest.mark.parametrize(("green", "total", "gamma"), [(60, 100, 0.5), (0, 10, 0.25), (30, 200, 0.25), (200, 200, 0.5)])
-def test_tails_equal_scipys(green: int, total: int, gamma: float) -> None:
-    assert kgw.binomial_tail(green, total, gamma) == pytest.approx(stats.binom.sf(green - 1, total, gamma), rel=1e-9)
-    assert kgw.normal_tail(2.5) == pytest.approx(stats.norm.sf(2.5), rel=1e-12)
-
-
 # EXP
 
 
@@ -161,13 +137,6 @@ def test_a_tournament_of_transformers_is_the_papers() -> None:
     )  # fmt: skip
     logs = processor.update_scores(torch.from_numpy(chances).log()[None], torch.from_numpy(bits)[None])
     assert logs.exp()[0].numpy() == pytest.approx(oracle.tournament(chances.tolist(), bits.tolist()), rel=1e-9)
-
-
-def test_weights_fall_from_ten_to_one() -> None:
-    weights = synthid.layer_weights(30, "weighted")
-    assert weights.sum() == pytest.approx(1)
-    assert weights[0] / weights[-1] == pytest.approx(10)
-    assert synthid.layer_weights(4, "mean").tolist() == [0.25] * 4
 
 
 # SIR

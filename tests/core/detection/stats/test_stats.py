@@ -142,18 +142,6 @@ class TestNullTables:
             null_tables.prefix_lengths(5, alpha=1.2)
 
 
-def test_prefix_lengths_are_those_of_the_decimal_numbers() -> None:
-    """0.28 of 25 sentences are 7 blocks; in floating point 0.28 * 25 is a little more, and its ceiling is 8."""
-    least, most = null_tables.prefix_lengths(25, 0.28, 1.16)
-    assert least[25] == 7
-    assert most[25] == 29
-    for alpha in (0.07, 0.14, 0.29, 0.55, 0.57, 0.58, 1.0):
-        least, most = null_tables.prefix_lengths(200, alpha, 2 + alpha)
-        hundredths = round(100 * alpha)
-        assert least.tolist() == [max(1, -(-hundredths * n // 100)) for n in range(201)]
-        assert most.tolist() == [max(1, -(-(200 + hundredths) * n // 100)) for n in range(201)]
-
-
 # The sentences that a text needs
 
 

@@ -50,7 +50,7 @@ def test_a_record(run: Run, tmp_path: Path) -> None:
     _, out, _ = run("reorder", tmp_path / "story.txt", "--json")
     record = json.loads(out)
     assert record["original"] == text(1)
-    assert record["attack"] == {"name": "reorder", "settings": {"rate": 0.3}}
+    assert record["attack"] == {"name": "reorder", "settings": {"rate": 0.3, "preset": ""}}
     assert sorted(record["text"].split()) == sorted(text(1).split())
 
 

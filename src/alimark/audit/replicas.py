@@ -29,6 +29,8 @@ class Share:
     prompts: tuple[tuple[int, str, int | None, Sealed | None], ...]
     key: Sealed | None
     settings: GenerationSettings
+    device: str | None = None
+    """The device of embedders."""
 
 
 class Writer:
@@ -42,7 +44,11 @@ class Writer:
         """Writes the texts of a share and yields each with the number of its prompt."""
         prompts = [Prompt(text, seed, None if key is None else key.open()) for _, text, seed, key in share.prompts]
         key = None if share.key is None else share.key.open()
-        mark = None if key is None else load(key, embedder=self._embedder(key.embedder) if key.embedder else None)
+        mark = (
+            None
+            if key is None
+            else load(key, embedder=self._embedder(key.embedder, device=share.device) if key.embedder else None)
+        )
         for i, result in generate_many(mark, prompts, self._llm, share.settings):
             yield share.prompts[i][0], result
 
@@ -60,7 +66,7 @@ class Replicas:
 
     def write(
         self, prompts: Sequence[Prompt], key: Key | None, settings: GenerationSettings, *, llm: str = "",
-        options: JsonObject | None = None,
+        options: JsonObject | None = None, device: str | None = None,
     ) -> Finished:  # fmt: skip
         """Yields each text with its prompt's number as soon as it is finished, or the error that ended it."""
         pool = self._open(llm, options or {})
@@ -69,7 +75,7 @@ class Replicas:
             for i, prompt in enumerate(prompts)
         ]
         size = max(1, -(-len(items) // (_SHARES * pool.workers)))
-        first = Share((), None if key is None else Sealed(key), settings)
+        first = Share((), None if key is None else Sealed(key), settings, device)
         for start in range(0, len(items), size):
             pool.give(replace(first, prompts=tuple(items[start : start + size])))
         finished: set[int] = set()

@@ -20,7 +20,7 @@ CHANGED = [
 
 
 def test_attacks_of_the_paper_have_a_preset() -> None:
-    assert WITH_PRESETS == ["pegasus", "parrot", "dipper", "chat", "gpt-3.5"]
+    assert WITH_PRESETS == ["insert", "delete", "reorder", "pegasus", "parrot", "dipper", "chat", "gpt-3.5"]
     for name in set(names()) - set(WITH_PRESETS):
         with pytest.raises(AttackError, match="has no preset 'paper'; there is: none"):
             load_attack(name, preset="paper")

@@ -66,7 +66,7 @@ def test_delete(some: list[str], rate: float, seed: int) -> None:
 @given(texts, rates, seeds)
 def test_insert(some: list[str], rate: float, seed: int) -> None:
     k = math.floor(rate * len(some) + 0.5)
-    made = sentences(Insert(rate, POOL)(" ".join(some), seed))
+    made = sentences(Insert(rate, pool=POOL)(" ".join(some), seed))
     new = [one for one in made if one not in some]
     assert len(made) == len(some) + k
     assert [one for one in made if one in some] == some
@@ -81,6 +81,27 @@ def test_reorder(some: list[str], rate: float, seed: int) -> None:
     made = sentences(Reorder(rate)(" ".join(some), seed))
     assert Counter(made) == Counter(some)
     assert sum(one != other for one, other in zip(made, some, strict=True)) == k
+
+
+@given(texts, rates, seeds)
+def test_the_papers_public_code_rounds_down_inserts_marks_and_may_leave_an_order(
+    some: list[str], rate: float, seed: int
+) -> None:
+    k, text = int(rate * len(some)), " ".join(some)
+    assume(k < len(some))
+    kept = load_attack("delete", rate=rate, preset="paper")(text, seed)
+    assert len(sentences(kept)) == len(some) - k
+    inserted = load_attack("insert", rate=rate, preset="paper")(text, seed)  # without a pool
+    assert re.sub(r"  [.?!](?= |$)", "", inserted) == text
+    assert len(inserted) == len(text) + 3 * k
+    assert inserted.startswith(some[0])
+    assert not re.match(r"  [.?!]", inserted[len(some[0]) :])
+    if len(some) > 1:
+        reordered = sentences(load_attack("reorder", rate=rate, preset="paper")(text, seed))
+        assert Counter(reordered) == Counter(some)
+        assert sum(one != other for one, other in zip(reordered, some, strict=True)) <= k
+    if k < 2 <= len(some):
+        assert reordered == some
 
 
 @given(texts, rates, seeds)
@@ -157,7 +178,7 @@ x = 1.  # Not a sentence. Nor is this.
 Some students repaired the piano in spring. The doctor followed the red house keeper home."""
 
 
-@pytest.mark.parametrize("attack", [Delete(0.4), Insert(0.4, POOL), Reorder(0.4), Merge(0.2), Split(0.4)])
+@pytest.mark.parametrize("attack", [Delete(0.4), Insert(0.4, pool=POOL), Reorder(0.4), Merge(0.2), Split(0.4)])
 def test_layout_and_code_stay(attack: Delete | Insert | Reorder | Merge | Split) -> None:
     for seed in range(30):
         made = attack(LAYOUT, seed)
@@ -215,7 +236,7 @@ def test_what_cannot_be() -> None:
     for attack, why in (
         (Delete(1.0), "nothing would be left"),
         (Reorder(0.5), "one sentence"),
-        (Insert(1.0, ()), "larger pool"),
+        (Insert(1.0, pool=()), "larger pool"),
         (CopyPaste(0.5, 1, ()), "no human text"),
         (Split(1.0), "no sentence can be split"),
     ):
@@ -234,7 +255,7 @@ def test_what_cannot_be() -> None:
 def test_a_text_of_the_pool_gives_itself_nothing() -> None:
     own = " ".join(sentence(i) for i in range(6))
     other = " ".join(sentence(i) for i in range(100, 106))
-    made = sentences(Insert(0.5, (own, other))(own, 5))
+    made = sentences(Insert(0.5, pool=(own, other))(own, 5))
     assert len(set(made)) == 9
 
 
@@ -247,5 +268,5 @@ def test_a_pool_is_a_list_of_texts(name: str, pool: Any) -> None:
 
 
 def test_pools_are_told_apart_in_the_settings() -> None:
-    assert Insert(0.5, ("a", "b")).settings != Insert(0.5, ("a", "c")).settings
-    assert set(Insert(0.5, ("a",)).settings) == {"rate", "pool"}
+    assert Insert(0.5, pool=("a", "b")).settings != Insert(0.5, pool=("a", "c")).settings
+    assert set(Insert(0.5, pool=("a",)).settings) == {"rate", "preset", "pool"}

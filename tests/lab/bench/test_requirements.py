@@ -127,6 +127,7 @@ def test_a_gpu_is_needed_where_a_recipe_names_one(monkeypatch: pytest.MonkeyPatc
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert things(missing(recipe(llm={"name": "stand-in", "options": {"device": "cuda"}}))) == ["device cuda"]
+    assert things(missing(recipe(embedder_device="cuda"))) == ["device cuda"]
 
 
 def test_what_has_its_records_is_not_needed(tmp_path: Path) -> None:

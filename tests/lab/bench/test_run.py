@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from alimark.audit.replicas import Share, Writer
 from alimark.core.frozen.parameters import DEFAULT_RUN
 from alimark.core.frozen.text.splitting import splitter
+from alimark.core.generation.settings import GenerationSettings
 from alimark.core.keys.fitted import Fitted
+from alimark.core.keys.key import Key, Sealed
 from alimark.core.schemes.alimark import AliMark
 from alimark.errors import AlimarkError, LLMError
 from alimark.lab.attacks import Attacked
@@ -32,6 +35,24 @@ from watched import watched
 
 def without_time(results: Any) -> Any:
     return {name: value for name, value in results.items() if name not in ("made", "runtime", "cost")}
+
+
+def test_all_embedders_are_on_the_device_that_the_recipe_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices: list[str | None] = []
+
+    def load(name: str, *, device: str | None = None, threads: int | None = None) -> StandInEmbedder:
+        devices.append(device)
+        return StandInEmbedder()
+
+    monkeypatch.setattr("alimark.lab.bench.models.load_embedder", load)
+    monkeypatch.setattr("alimark.audit.replicas.load_embedder", load)
+    bench = run(tmp_path, recipe(embedder_device="cuda"))
+    evaluate(bench, "stand-ins")
+    assert set(devices) == {"cuda"}
+    key = Key.generate(embedder="stand-in")
+    share = Share(((0, "A day.", 1, Sealed(key)),), Sealed(key), GenerationSettings(1, candidates=2), "cuda:1")
+    assert [number for number, _ in Writer("stand-in", {}, threads=1, guarded=False).work(share)] == [0]
+    assert devices[-1] == "cuda:1"
 
 
 def test_all_stages_and_what_they_amount_to(tmp_path: Path) -> None:

@@ -54,9 +54,7 @@ def top_p_setting(share: float) -> float:
 
 def preset_setting() -> str:
     return setting(
-        "",
-        "paper: do what the paper's public code does. Its settings are used where no other is given, no answer is checked, and "
-        "each is used as it is.",
+        "", "paper: do as the paper's public code does (docs/attacks.md), and use its settings where none is given."
     )
 
 

@@ -1,5 +1,8 @@
 """Attacks on the sentences of a text, without a model. Of N sentences at rate r, k = floor(r N + 0.5) change (docs/attacks.md).
 
+With the paper's preset, insertion, deletion and reordering do what the public code does: k = floor(r N), punctuation marks are
+inserted in the place of sentences, and a reordered sentence may keep its place.
+
 Not all sentences can be merged or split: a question is not merged with its answer, and a sentence without a place to split
 stays whole. If fewer than k are possible, all of these change; if none is possible, the attack fails. A merge or split is only
 made where the splitter finds the new sentences again, so the number of sentences changes by exactly the number of merges or
@@ -13,7 +16,7 @@ import math
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import nsmallest
@@ -26,7 +29,7 @@ from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Piece, join, pi
 from alimark.core.frozen.text.units import with_full_stop
 from alimark.core.text.language import WORDS
 from alimark.errors import AttackError
-from alimark.lab.attacks.base import TextAttack, join_without, setting
+from alimark.lab.attacks.base import PAPER_PRESET, TextAttack, join_without, preset_setting, setting
 
 
 def number_to_change(rate: float, count: int) -> int:
@@ -53,11 +56,17 @@ class _StructureAttack(TextAttack):
         sentences, tail = pieces(text, splitter(DEFAULT_SPLITTER))
         if not sentences:
             raise AttackError("the text holds no sentence")
-        return self._change(sentences, tail, number_to_change(self.rate, len(sentences)), random)
+        count = (
+            int(self.rate * len(sentences)) if self.follows_public_code else number_to_change(self.rate, len(sentences))
+        )
+        return self._change(sentences, tail, count, random)
 
     @abstractmethod
     def _change(self, sentences: Sequence[Piece], tail: str, count: int, random: Random) -> str:
         """The text with `count` of its sentences changed; `tail` is what follows the last sentence."""
+
+
+_OF_PUBLIC_CODE: Mapping[str, Mapping[str, object]] = {PAPER_PRESET: {}}
 
 
 class _PooledAttack(_StructureAttack):
@@ -85,6 +94,8 @@ class Insert(_PooledAttack):
     """Insert sentences of other texts."""
 
     name: ClassVar[str] = "insert"
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = _OF_PUBLIC_CODE
+    preset: str = preset_setting()
     pool: Sequence[str] = field(default=(), repr=False)
     """The texts that sentences are taken from. Sentences that the attacked text has already are not taken."""
 
@@ -96,6 +107,8 @@ class Insert(_PooledAttack):
         return [body for body in bodies if _can_stand_alone(body)]
 
     def _change(self, sentences: Sequence[Piece], tail: str, count: int, random: Random) -> str:
+        if self.follows_public_code:
+            return _with_marks(sentences, tail, count, random)
         gaps = Counter(random.randrange(len(sentences) + 1) for _ in range(count))
         inserted = iter(self._drawn({piece.body for piece in sentences}, count, random))
         result: list[Piece] = []
@@ -119,6 +132,17 @@ class Insert(_PooledAttack):
         return others
 
 
+def _with_marks(sentences: Sequence[Piece], tail: str, count: int, random: Random) -> str:
+    """The text with a punctuation mark of its own after some sentences, but never after the first one."""
+    if count >= len(sentences):
+        raise AttackError(f"{count} marks cannot be inserted after {len(sentences) - 1} sentences; choose a lower rate")
+    places = set(random.sample(range(1, len(sentences)), count))
+    marked = [
+        [piece, Piece("  ", random.choice(".?!"))] if i in places else [piece] for i, piece in enumerate(sentences)
+    ]
+    return join([piece for group in marked for piece in group], tail)
+
+
 def _lead_after(sentences: Sequence[Piece]) -> str:
     """What separates a new sentence from those before it: a space, or a blank line after a heading."""
     if not sentences:
@@ -136,8 +160,11 @@ class Delete(_StructureAttack):
     """Delete sentences."""
 
     name: ClassVar[str] = "delete"
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = _OF_PUBLIC_CODE
+    preset: str = preset_setting()
 
     def _change(self, sentences: Sequence[Piece], tail: str, count: int, random: Random) -> str:
+        count = min(count, len(sentences) - 1) if self.follows_public_code else count
         return _without(sentences, tail, set(random.sample(range(len(sentences)), count)))
 
 
@@ -170,13 +197,20 @@ class Reorder(_StructureAttack):
     """Exchange the positions of sentences."""
 
     name: ClassVar[str] = "reorder"
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = _OF_PUBLIC_CODE
+    preset: str = preset_setting()
 
     def _change(self, sentences: Sequence[Piece], tail: str, count: int, random: Random) -> str:
         if len(sentences) < 2:
             raise AttackError("a text of one sentence cannot be reordered")
-        positions = random.sample(range(len(sentences)), max(2, count))
+        if self.follows_public_code:
+            positions = random.sample(range(len(sentences)), min(count, len(sentences) - 1))
+            sources = random.sample(positions, len(positions))
+        else:
+            positions = random.sample(range(len(sentences)), max(2, count))
+            sources = _derangement(positions, random)
         result = list(sentences)
-        for position, source in zip(positions, _derangement(positions, random), strict=True):
+        for position, source in zip(positions, sources, strict=True):
             # A sentence that ended a line without a mark gets a full stop, or it would run into the next sentence.
             result[position] = Piece(sentences[position].lead, with_full_stop(sentences[source].body))
         return join(result, tail)

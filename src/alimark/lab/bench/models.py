@@ -80,6 +80,8 @@ class Models:
 
     folder = Path()
     """The folder of the run, where learned data are."""
+    device: str | None = None
+    """The device of embedders; the CPU where there is none."""
 
     def __init__(self) -> None:
         self._llms: dict[str, LLM] = {}
@@ -106,7 +108,7 @@ class Models:
 
     def embedder(self, name: str) -> Embedder:
         if name not in self._embedders:
-            self._embedders[name] = load_embedder(name)
+            self._embedders[name] = load_embedder(name, device=self.device)
         return self._embedders[name]
 
 

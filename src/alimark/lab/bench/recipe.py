@@ -205,6 +205,8 @@ class Recipe(_Part):
     seed: int = 1
     embedder: str = ""
     """The embedder of the keys of every watermark whose row names no other; if empty, that of `Key.generate`."""
+    embedder_device: str = ""
+    """The device of all embedders, in writing, detection and evaluation: "cuda", or the CPU if empty."""
     data: Data
     fit: FitSettings = FitSettings()
     llm: Llm = Llm()

@@ -113,6 +113,8 @@ class Needs:
             self.llm(point.llm.name)
             if device := str(point.llm.options.get("device", "")):
                 self.check(f"device {device}", _check_device, device)
+        if point.embedder_device:
+            self.check(f"device {point.embedder_device}", _check_device, point.embedder_device)
         for detection in point.detection if "detect" in self.stages else ():
             if detection.llm:
                 self.llm(detection.llm)
@@ -191,7 +193,7 @@ def _check_device(name: str) -> None:
         import torch
 
         if not torch.cuda.is_available():
-            raise LLMError("PyTorch finds no GPU on this machine; use --set llm.options={}")
+            raise LLMError("PyTorch finds no GPU on this machine; use --set llm.options={} --set embedder_device=")
 
 
 def _check_engine(llm: str) -> None:

@@ -68,7 +68,7 @@ class Run(Plan):
         super().__init__(recipe)
         self.workspace, self.progress = workspace, progress or RunProgress()
         self.models = models or Models()
-        self.models.folder = workspace.folder
+        self.models.folder, self.models.device = workspace.folder, recipe.embedder_device or None
         self.replicas = replicas
         self.seconds: dict[str, float] = {}
 
@@ -182,7 +182,9 @@ class Run(Plan):
         """Texts marked under the key of each prompt; `key` names scheme and parameters. Without it, unmarked texts."""
         wanted = cell.recipe.llm
         if self.replicas is not None:
-            return self.replicas.write(prompts, key, settings, llm=wanted.name, options=wanted.options)
+            return self.replicas.write(
+                prompts, key, settings, llm=wanted.name, options=wanted.options, device=self.models.device
+            )
         llm = self.models.llm(wanted.name, wanted.options)
         if key is None:
             return generate_many(prompts, None, None, llm, settings)

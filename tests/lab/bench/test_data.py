@@ -6,11 +6,13 @@ import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from alimark.core.frozen.text.splitting import splitter
 from alimark.errors import AlimarkError
+from alimark.lab.bench import data
 from alimark.lab.bench.data import label, load
 
 
@@ -75,12 +77,31 @@ def test_what_there_is_without_a_file() -> None:
     assert len({item.prompt for item in dataset.items}) == 20
 
 
-def test_booksum_is_its_summaries(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = {"chapter": text(1, 30), "summary_text": text(2, 9), "summary": "{}"}
-    library = SimpleNamespace(load_dataset=lambda *_, **__: [row])
-    monkeypatch.setitem(sys.modules, "datasets", library)
-    [item] = load("booksum", 6).items
-    assert item.prompt == "The mayor of town 2 painted the house number 0 in spring."
+def test_sets_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def load_dataset(source: str, **options: Any) -> list[dict[str, str]]:
+        asked.append((source, options))
+        return [{"text": text(1, 30), "summary_text": text(2, 9), "query": "", "answer": text(3, 9)}]
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    assert [load(name, 6).items[0].prompt.split()[4] for name in ("c4", "booksum", "booksum-test", "nq")] == [*"1123"]
+    assert all(options["streaming"] for _, options in asked)
+    assert asked[0][1]["data_files"].endswith("c4-val-500/data-00000-of-00001.arrow")
+    assert (asked[2][0], asked[2][1]["split"]) == ("kmfoda/booksum", "test")
+
+
+def test_the_papers_texts_are_known_by_their_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [len(texts) for texts in data.paper_texts().values()] == [498, 485, 500]
+    first, second = "Dr. Who left the\nhouse.", text(6, 8)  # a splitter may end the prompt elsewhere
+    pins = {"c4": {data.text_hash(first + second): len("Dr.WholefttheHouse.")}}
+    monkeypatch.setattr(data, "paper_texts", lambda: pins)
+    rows = [{"text": f"{first}  {second}"}, {"text": text(7, 9)}]
+    path = tmp_path / "some.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    loaded = load(str(path), 6)
+    assert (loaded.items[0].prompt, loaded.papers) == (first, 1)
+    assert second.startswith(loaded.items[0].human)
 
 
 def test_what_is_wrong(file: Path, tmp_path: Path) -> None:

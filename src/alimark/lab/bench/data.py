@@ -1,4 +1,4 @@
-"""Prompts and human texts: the paper's three data sets by name, any JSONL file, and a corpus that comes with Python.
+"""Prompts and human texts: data sets by name, those of the paper among them, any JSONL file, and a corpus that comes with Python.
 
 The prompt is the first sentence of a text and the human text is the rest, unless a record has both (`prompt` and
 `natural_text`). Human texts are cut to the requested number of sentences. Repeated texts are removed, and shorter ones are left
@@ -7,8 +7,13 @@ out and counted, or repeated.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +22,18 @@ from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Splitter, split
 from alimark.core.text.human_text import language_reference
 from alimark.errors import AlimarkError, MissingExtra, RecordError
 
-HUB: dict[str, tuple[str, str, str, str]] = {
-    # repository, configuration, split, field
-    "booksum": ("kmfoda/booksum", "default", "test", "summary_text"),
-    "c4": ("allenai/c4", "realnewslike", "validation", "text"),
-    "nq": ("sentence-transformers/natural-questions", "pair", "train", "answer"),
+_PMARK = "https://raw.githubusercontent.com/imethanlee/PMark/b495294dc144014ee5ce7e47942e91065e12109d/data"
+
+HUB: dict[str, tuple[str, dict[str, str], str]] = {
+    # what `load_dataset` takes, and the field of the text
+    "booksum": ("arrow", {"data_files": f"{_PMARK}/booksum-train-500/data-00000-of-00001.arrow"}, "text"),
+    "c4": ("arrow", {"data_files": f"{_PMARK}/c4-val-500/data-00000-of-00001.arrow"}, "text"),
+    "nq": ("sentence-transformers/natural-questions", {"name": "pair"}, "answer"),
+    "booksum-test": ("kmfoda/booksum", {"split": "test"}, "summary_text"),
+    "c4-train": ("allenai/c4", {"name": "realnewslike"}, "text"),
 }
-"""Where the paper's data sets are on the Hugging Face Hub. For booksum the paper's texts are the summaries, and for nq the
-question is the prompt."""
+"""Data sets by name. booksum and c4 are the paper's texts, which PMark's repository holds. The paper's texts of nq are nowhere
+public: those of the hub are others. The paper used none of the last two, so schemes can learn from them."""
 
 MANUAL = "manual"  # the prose of Python's language reference, which needs neither a file nor a network
 
@@ -43,6 +52,8 @@ class DataSet:
     items: list[DataItem] = field(default_factory=list)
     short: int = 0
     repeats: int = 0
+    papers: int = 0
+    """How many of the texts are the paper's, by their hashes."""
 
     @property
     def human(self) -> list[str]:
@@ -53,12 +64,7 @@ def load(name: str, sentences: int, *, short: str = "drop", most: int | None = N
     """The first `most` usable texts of a data set after the first `skip`; "repeat" as `short` repeats short texts."""
     cutter = splitter(DEFAULT_SPLITTER)
     data, seen, usable = DataSet(label(name)), set(), 0
-    for given, whole in _texts(name, sentences, cutter):
-        prompt, text = given, whole
-        if not given:  # the first sentence is the prompt
-            if len(spans := cutter.spans(whole)) < 2:
-                continue
-            prompt, text = whole[slice(*spans[0])], whole[spans[1][0] :]
+    for prompt, text in pairs(name, sentences, cutter):
         if text in seen or prompt in seen:
             data.repeats += 1
             continue
@@ -70,6 +76,7 @@ def load(name: str, sentences: int, *, short: str = "drop", most: int | None = N
         usable += 1
         if usable > skip:
             data.items.append(DataItem(prompt, cut))
+            data.papers += _prompt_length(prompt + text) is not None
         if most is not None and len(data.items) == most:
             break
     if not data.items:
@@ -78,6 +85,18 @@ def load(name: str, sentences: int, *, short: str = "drop", most: int | None = N
             "set data.sentences to fewer"
         )
     return data
+
+
+def pairs(name: str, sentences: int, cutter: Splitter) -> Iterator[tuple[str, str]]:
+    """The prompts and texts of a data set; where it has no prompts, that of the paper or else the first sentence is one."""
+    for prompt, text in _texts(name, sentences, cutter):
+        if prompt:
+            yield prompt, text
+        elif (length := _prompt_length(text)) is not None:
+            end = _place(text, length)
+            yield text[:end].strip(), text[end:].strip()
+        elif len(spans := cutter.spans(text)) >= 2:
+            yield text[slice(*spans[0])], text[spans[1][0] :]
 
 
 def label(name: str) -> str:
@@ -126,13 +145,41 @@ def _from_hub(name: str) -> Iterator[tuple[str, str]]:
         from datasets import load_dataset
     except ImportError:
         raise MissingExtra("datasets") from None
-    repository, configuration, split, column = HUB[name]
+    source, options, column = HUB[name]
     try:
-        rows: Any = load_dataset(repository, configuration, split=split, streaming=True)
+        rows: Any = load_dataset(source, **{"split": "train", **options}, streaming=True)
         for row in rows:
             yield str(row.get("query") or row.get("question") or ""), str(row[column])
     except OSError as error:
         raise AlimarkError(
-            f"the data set {name} cannot be loaded from the Hugging Face Hub ({error}); give a JSONL file with `prompt` and "
-            "`natural_text` instead"
+            f"the data set {name} cannot be loaded from {source if source != 'arrow' else options['data_files']} ({error}); "
+            "give a JSONL file with `prompt` and `natural_text` instead"
         ) from None
+
+
+# --- The paper's texts, by their hashes
+
+
+def text_hash(text: str) -> str:
+    """The hash of a prompt and its text, joined, without white space."""
+    return hashlib.sha256("".join(text.split()).encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
+@cache
+def paper_texts() -> dict[str, dict[str, int]]:
+    """For each data set the hashes of the paper's texts, and the number of characters of each prompt without white space."""
+    content = resources.files("alimark").joinpath("lab", "bench", "paper_texts.json").read_text("utf-8")
+    pairs = {name: (entry.split(":") for entry in entries.split()) for name, entries in json.loads(content).items()}
+    return {name: {text: int(length) for text, length in entries} for name, entries in pairs.items()}
+
+
+def _prompt_length(text: str) -> int | None:
+    """The length of the prompt of one of the paper's texts; None for another text."""
+    content = text_hash(text)
+    return next((texts[content] for texts in paper_texts().values() if content in texts), None)
+
+
+def _place(text: str, count: int) -> int:
+    """Where the first `count` characters of a text end, not counting white space."""
+    places = (place for place, character in enumerate(text, 1) if not character.isspace())
+    return next(islice(places, count - 1, None))

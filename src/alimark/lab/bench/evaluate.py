@@ -367,7 +367,7 @@ def _data(run: Run) -> list[dict[str, Any]]:
         data, settings = cell.data, cell.recipe.data
         rows[data.name, settings.sentences] = {
             "set": data.name, "texts": len(cell.items), "human texts": min(len(data.human), settings.human_texts),
-            "sentences": settings.sentences, "short": data.short, "repeats": data.repeats,
+            "sentences": settings.sentences, "short": data.short, "repeats": data.repeats, "papers": data.papers,
         }  # fmt: skip
     return list(rows.values())
 

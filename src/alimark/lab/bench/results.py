@@ -143,7 +143,7 @@ class Results(TypedDict):
     title: str
     recipe: str  # as TOML, with every setting
     made: dict[str, Any]  # versions, machine, seed, when, and seconds of each stage
-    data: list[dict[str, Any]]  # for each data set: set, texts, sentences, short (left out), repeats (removed)
+    data: list[dict[str, Any]]  # for each data set: set, texts, sentences, short (left out), repeats (removed), papers
     rows: list[Row]
     human: list[Human]
     cost: list[Cost]

@@ -357,6 +357,7 @@ _DATA_COLUMNS = {
     "llm": "LLM",
     "short": "too short, left out",
     "repeats": "repeats, removed",
+    "papers": "texts of the paper",
 }
 
 

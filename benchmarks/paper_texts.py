@@ -34,9 +34,8 @@ def main() -> None:
         whole = hashlib.sha256("\n".join(hashes).encode()).hexdigest()
         label = data.label(name)
         known = data.paper_texts().get(label, {})
-        print(
-            f"{label}: {len(pairs)} texts, {len(set(hashes))} different, {sum(h in known for h in hashes)} of the paper, {whole}"
-        )
+        of_paper = sum(text in known for text in hashes)
+        print(f"{label}: {len(pairs)} texts, {len(set(hashes))} different, {of_paper} of the paper, {whole}")
         pins[label] = " ".join(
             f"{text}:{len(''.join(prompt.split()))}" for text, (prompt, _) in zip(hashes, pairs, strict=True)
         )

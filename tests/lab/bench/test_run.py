@@ -28,7 +28,7 @@ from alimark.lab.bench.report import write
 from alimark.lab.bench.results import save
 from alimark.lab.bench.run import Run
 from alimark.lab.bench.workspace import Workspace
-from alimark.testing import StandInLLM
+from alimark.testing import StandInEmbedder, StandInLLM
 from small_recipes import STAND_INS, recipe, records, rewrite_records, run
 from watched import watched
 

@@ -1,4 +1,4 @@
-"""Prompts and human texts: data sets by name, those of the paper among them, any JSONL file, and a corpus that comes with Python.
+"""Prompts and human texts: data sets by name, such as those of the paper, any JSONL file, and a corpus that comes with Python.
 
 The prompt is the first sentence of a text and the human text is the rest, unless a record has both (`prompt` and
 `natural_text`). Human texts are cut to the requested number of sentences. Repeated texts are removed, and shorter ones are left

@@ -308,7 +308,10 @@ def _opened(fs: FileSystem, path: str, packed: str = "") -> BinaryIO:
 
 
 def _read_parquet(fs: FileSystem, block: Block, columns: Sequence[str], limit: int) -> Iterator[CorpusDocument]:
-    """The documents of a block; each row behind a damaged page of a row group is a document that failed."""
+    """The documents of a block; the rows behind a damaged page of a row group are one document that failed.
+
+    They are not counted one by one, because a file may claim to hold any number of rows.
+    """
     [path] = block.paths
     errors = (OSError, ValueError, arrow().ArrowException)
     first = 0
@@ -325,21 +328,23 @@ def _read_parquet(fs: FileSystem, block: Block, columns: Sequence[str], limit: i
             stop = first if block.stop < 0 else min(first, block.stop)
             if stop <= block.start or row >= stop:
                 continue
+            why: Exception | str = "it has fewer rows than it says"
             try:
-                for batch in opened.iter_batches(64, row_groups=[group], columns=wanted):
-                    for number in range(len(batch)):
-                        if block.start <= row < stop:
-                            yield CorpusDocument(path, row, _row(batch, number, path, row, limit))
-                        row += 1
+                # One row at a time: rows may be long, and what the file says of their length may be wrong.
+                for batch in opened.iter_batches(1, row_groups=[group], columns=wanted):
+                    if block.start <= row < stop:
+                        yield CorpusDocument(path, row, _row(batch, path, row, limit))
+                    row += 1
             except errors as error:
-                for place in range(max(row, block.start), stop):
-                    yield CorpusDocument(path, place, unreadable(path, f"at row {place}", error))
+                why = error
+            if (row := max(row, block.start)) < stop:
+                yield CorpusDocument(path, row, unreadable(path, f"from row {row} to row {stop - 1}", why))
 
 
-def _row(batch: RecordBatch, number: int, path: str, row: int, limit: int) -> Record | RecordError:
-    """A row of a batch as a record; an error where a value is not valid, such as text that is not UTF-8."""
+def _row(batch: RecordBatch, path: str, row: int, limit: int) -> Record | RecordError:
+    """The row of a batch as a record; an error where a value is not valid, such as text that is not UTF-8."""
     try:
-        [record] = batch.slice(number, 1).to_pylist()
+        [record] = batch.to_pylist()
     except (ValueError, OverflowError, arrow().ArrowException) as error:
         return unreadable(path, f"at row {row}", error)
     longest = max((len(value) for value in record.values() if isinstance(value, str)), default=0)

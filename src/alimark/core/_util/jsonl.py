@@ -43,7 +43,7 @@ def read_jsonl(path: Path | str, limit: int | None = None) -> Iterator[tuple[int
             yield number + 1, unreadable(str(path), f"beyond line {number}", error)
 
 
-def unreadable(path: str, where: str, error: Exception) -> RecordError:
+def unreadable(path: str, where: str, error: Exception | str) -> RecordError:
     """The error of a file that cannot be read to its end."""
     why = str(error).splitlines()[0] if str(error) else type(error).__name__
     return RecordError(f"{path} cannot be read {where} ({why}); is the file complete?")

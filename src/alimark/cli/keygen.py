@@ -40,7 +40,7 @@ BlockSize = Annotated[
 EmbedderName = Annotated[
     str, typer.Option(help="Sentence embedder: a name of `alimark models list`, a path or a hub id.")
 ]
-SplitterName = Annotated[str, typer.Option(help="Sentence splitter: nupunkt, pysbd or blingfire.")]
+SplitterName = Annotated[str, typer.Option(help="Sentence splitter: nupunkt, pysbd, blingfire or punkt.")]
 CentreFile = Annotated[
     Path | None, typer.Option(help="A corpus mean from `alimark calibrate --centre-out`; evens out false positives.")
 ]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType, SimpleNamespace
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from alimark.core.frozen.text.splitting import STOP, STOPS, register_splitter, splitter
+from alimark.core.frozen.text.splitting import SPLITTERS, STOP, STOPS, register_splitter, splitter
 from alimark.core.frozen.text.units import clean, halve
 from alimark.core.text.language import looks_english
 from alimark.errors import AlimarkError
@@ -154,6 +157,22 @@ def test_other_splitters(name: str) -> None:
     pytest.importorskip(name)
     assert splitter(name).sentences("He left. She stayed! Why?") == ["He left.", "She stayed!", "Why?"]
     assert splitter(name)._spans("") == [], "blingfire alone fails on an empty text"
+
+
+def test_punkt_says_where_its_data_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_data(language: str) -> None:
+        raise LookupError(language)
+
+    monkeypatch.setitem(sys.modules, "nltk", ModuleType("nltk"))
+    monkeypatch.setitem(sys.modules, "nltk.tokenize", ModuleType("nltk.tokenize"))
+    library = SimpleNamespace(PunktTokenizer=without_data)
+    monkeypatch.setitem(sys.modules, "nltk.tokenize.punkt", library)
+    with pytest.raises(AlimarkError, match=r"nltk\.downloader punkt_tab.*llama-index-core"):
+        splitter("punkt")
+    library.PunktTokenizer = lambda language: SimpleNamespace(span_tokenize=lambda text: iter([(0, 8), (9, len(text))]))
+    # Its sentences end where those of other splitters may not.
+    finder = SPLITTERS.get("punkt")()
+    assert finder("A horse. found.") == [(0, 8), (9, 15)]
 
 
 def test_a_long_text_is_split_in_seconds() -> None:

@@ -77,7 +77,7 @@ def test_what_there_is_without_a_file() -> None:
     assert len({item.prompt for item in dataset.items}) == 20
 
 
-def test_sets_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sets_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     def load_dataset(source: str, **options: Any) -> list[dict[str, str]]:
@@ -85,23 +85,45 @@ def test_sets_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         return [{"text": text(1, 30), "summary_text": text(2, 9), "query": "", "answer": text(3, 9)}]
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
-    assert [load(name, 6).items[0].prompt.split()[4] for name in ("c4", "booksum", "booksum-test", "nq")] == [*"1123"]
-    assert all(options["streaming"] for _, options in asked)
-    assert asked[0][1]["data_files"].endswith("c4-val-500/data-00000-of-00001.arrow")
-    assert (asked[2][0], asked[2][1]["split"]) == ("kmfoda/booksum", "test")
+    assert [load(name, 6).items[0].prompt.split()[4] for name in ("c4-train", "booksum-test", "nq")] == [*"123"]
+    assert asked[1] == ("kmfoda/booksum", {"split": "test", "streaming": True})
 
 
-def test_the_papers_texts_are_known_by_their_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def c4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A text in the layout of PMark's repository, which a server on this machine serves; its prompt ends in an odd place."""
+    pyarrow = pytest.importorskip("pyarrow")
+    content = "Dr. Who left the\nhouse.  " + text(6, 8)
+    table = pyarrow.table({"text": [content], "prompt": ["Dr."]})
+    with pyarrow.ipc.new_stream(str(tmp_path / "c4.arrow"), table.schema) as stream:
+        stream.write_table(table)
+    monkeypatch.setitem(data.PMARK, "c4", (tmp_path / "c4.arrow").as_uri())
+    monkeypatch.setattr(data, "paper_texts", lambda: {"c4": {data.text_hash(content): len("Dr.Wholeftthehouse.")}})
+    return content
+
+
+def test_the_papers_texts_are_pinned() -> None:
     assert [len(texts) for texts in data.paper_texts().values()] == [498, 485, 500]
-    first, second = "Dr. Who left the\nhouse.", text(6, 8)  # a splitter may end the prompt elsewhere
-    pins = {"c4": {data.text_hash(first + second): len("Dr.WholefttheHouse.")}}
-    monkeypatch.setattr(data, "paper_texts", lambda: pins)
-    rows = [{"text": f"{first}  {second}"}, {"text": text(7, 9)}]
+
+
+def test_the_papers_texts_are_known_by_their_hashes(c4: str, tmp_path: Path) -> None:
+    [item] = load("c4", 6).items
+    assert item.prompt == "Dr. Who left the\nhouse."
+    assert text(6, 8).startswith(item.human)
     path = tmp_path / "some.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    path.write_text("\n".join(map(json.dumps, [{"text": c4}, {"text": text(7, 9)}])), "utf-8")
     loaded = load(str(path), 6)
-    assert (loaded.items[0].prompt, loaded.papers) == (first, 1)
-    assert second.startswith(loaded.items[0].human)
+    assert (loaded.items[0], len(loaded.items), loaded.papers) == (item, 2, 1)
+
+
+@pytest.mark.usefixtures("c4")
+def test_other_texts_under_the_name_of_the_papers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "paper_texts", lambda: {"c4": {"0" * 12: 3}})
+    with pytest.raises(AlimarkError, match="does not hold the texts of the paper"):
+        load("c4", 6)
+    monkeypatch.setitem(data.PMARK, "c4", "file:///nowhere/c4.arrow")
+    with pytest.raises(AlimarkError, match="cannot be read"):
+        load("c4", 6)
 
 
 def test_what_is_wrong(file: Path, tmp_path: Path) -> None:
@@ -116,4 +138,4 @@ def test_what_is_wrong(file: Path, tmp_path: Path) -> None:
 
 def test_labels() -> None:
     assert label("a/b/c4.jsonl.gz") == "c4"
-    assert label("booksum") == "booksum"
+    assert [label("booksum"), label("c4-train")] == ["booksum", "c4-train"]

@@ -35,6 +35,7 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(huggingface_hub.HfApi, "auth_check", unreachable)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
+    monkeypatch.setattr("alimark.lab.bench.data.urlopen", unreachable)
 
     def check(name: str) -> None:
         if name.startswith("openai:"):

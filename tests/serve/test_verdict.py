@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from test_access import TABLE
 
 import alimark
 from alimark.audit.evidence.signing import SigningKey, check_signature, read_jws
-from alimark.audit.remote import RemoteDetector, signers_of
+from alimark.audit.remote import RemoteDetector, ServiceError, signers_of
 from alimark.core._util.arrays import Packed
 from alimark.core.keys.key import Key
 from alimark.serve.auth import Allowance, public_client
@@ -39,7 +41,13 @@ OTHERS = [
 
 @pytest.fixture(scope="module")
 def service_settings() -> dict[str, Any]:
-    return {"public_detector": True, "operator": "The \x1b[31mAcme Press", "keep_text": True, "verdict_budget": 1000}
+    return {
+        "public_detector": True,
+        "operator": "The \x1b[31mAcme Press",
+        "keep_text": True,
+        "verdict_budget": 1000,
+        "marks": "letters",
+    }
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +184,15 @@ def answering(running: Running) -> Iterator[dict[str, bytes]]:
         server.shutdown()
 
 
+def test_the_service_describes_itself(running: Running) -> None:
+    with running.client(None) as client:
+        about = client.get("/.well-known/alimark").json()
+    assert (about["marks"], about["languages"], about["limits"]["texts_a_day"]) == ("letters", ["en"], 1000)
+    [key] = about["marked"]
+    assert key["key_id"] == running.key.id
+    assert abs((datetime.now(UTC) - datetime.fromisoformat(key["since"])).total_seconds()) < 3600
+
+
 def test_several_services_are_asked_and_one_is_down(running: Running, marked: str) -> None:
     answers = RemoteDetector([running.url, "http://127.0.0.1:9/"]).detect(marked)
     assert [answer.verdict for answer in answers] == ["found", ""]
@@ -184,6 +201,51 @@ def test_several_services_are_asked_and_one_is_down(running: Running, marked: st
     content = read_jws(answers[0].signed)
     assert content
     assert content["verdict"] == "found"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\x1b[31mnonsense\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort",
+        b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 300_000,
+        b"HTTP/1.1 500 No\r\nContent-Length: 300000\r\n\r\n" + b"[" * 300_000,
+    ],
+    ids=["no HTTP", "cut off", "deep", "deep error"],
+)
+def test_a_service_that_answers_nonsense_is_named_at_once(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            for _ in range(2):
+                connection = listening.accept()[0]
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        [result] = RemoteDetector([address]).detect(PLAIN)
+        assert result.error.startswith(address)
+        assert "within" not in result.error
+        assert "\x1b" not in result.error
+        with pytest.raises(ServiceError):
+            signers_of(address)
+
+
+def test_keys_for_something_else_are_passed_over(running: Running, answering: dict[str, bytes], tmp_path: Path) -> None:
+    """A key set of another operator may also hold keys of other kinds and further fields (RFC 7517, section 5)."""
+    key = SigningKey.of_installation(tmp_path / "key.pem")
+    others: list[Any] = [
+        {"kty": "RSA", "n": "AQ", "e": "AQAB"},
+        {"kty": "OKP", "crv": "X25519", "x": "AA"},
+        "x",
+        {"x": 1},
+    ]
+    listed = {"keys": [*others, key.jwk | {"key_ops": ["verify"]}]}
+    answering["/.well-known/alimark/jwks.json"] = json.dumps(listed).encode()
+    assert signers_of(answering["url"].decode()) == [key.fingerprint]
+    del answering["/.well-known/alimark/jwks.json"]
 
 
 def test_answers_that_prove_nothing_are_refused(

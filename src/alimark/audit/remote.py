@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import json
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -83,18 +85,21 @@ class RemoteDetector:
 
 def signers_of(service: str) -> list[str]:
     """The fingerprints of the keys that a service signs its answers with, which it lists at its address."""
-    keys = _get(_checked(service, None) + KEYS, None, None, 30.0)
-    try:
-        return [fingerprint_of_jwk(key) for key in json.loads(keys)["keys"]]
-    except (ValueError, LookupError, TypeError):
-        raise ServiceError(f"{service} lists no keys at {KEYS}; check the address") from None
+    signers = []
+    with suppress(LookupError, TypeError):  # no list of keys
+        for key in _parsed(_get(_checked(service, None) + KEYS, None, None, 30.0))["keys"]:
+            with suppress(ValueError, LookupError, TypeError, AttributeError):  # a key for something else
+                signers.append(fingerprint_of_jwk(key))
+    if not signers:
+        raise ServiceError(f"{service} lists no keys at {KEYS} that alimark can use; check the address")
+    return signers
 
 
 def _ask(service: str, token: str | None, text: str, seconds: float) -> RemoteAnswer:
     try:
-        about = json.loads(_get(service + DISCOVERY, None, None, seconds))
+        about = _parsed(_get(service + DISCOVERY, None, None, seconds))
         path, operator = about["detector"]["verdict"], _printable(about["operator"])
-    except (ValueError, LookupError, TypeError):
+    except (LookupError, TypeError):
         raise ServiceError(f"{service} does not say at {DISCOVERY} how it is asked; ask its operator") from None
     if not isinstance(path, str) or not path.startswith("/"):
         raise ServiceError(f"{service} names a detector at another address, which is not asked; ask its operator")
@@ -137,16 +142,26 @@ def _get(url: str, token: str | None, body: bytes | None, seconds: float) -> byt
             content: bytes = answer.read(_MOST_BYTES)
     except urllib.error.HTTPError as error:
         raise ServiceError(f"{url} answered with status {error.code}: {_message(error)}") from None
-    except (OSError, ValueError) as error:
-        raise ServiceError(f"{service} does not answer ({error}); check the address, or try again later") from None
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise ServiceError(
+            f"{service} does not answer ({_printable(error)}); check the address, or try again later"
+        ) from None
     return content
 
 
 def _message(error: urllib.error.HTTPError) -> str:
     try:
-        return _printable(json.loads(error.read(_MOST_BYTES))["error"]["message"])
-    except (OSError, ValueError, LookupError, TypeError):
+        return _printable(_parsed(error.read(_MOST_BYTES))["error"]["message"])
+    except (OSError, http.client.HTTPException, LookupError, TypeError):
         return _printable(error.reason)
+
+
+def _parsed(content: bytes) -> Any:
+    """The value of JSON; None for anything else."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _printable(text: object) -> str:

@@ -100,6 +100,8 @@ class Settings(BaseModel):
     """Texts that all clients without a token together may have checked in a day."""
     operator: str = ""
     """Who runs the service; with it, /.well-known/alimark tells others how to ask the detector."""
+    marks: str = ""
+    """What the marked texts are, in words, such as "answers of the Acme assistant", for /.well-known/alimark."""
     contact: str = ""
     """An address of mail or of a page for questions, for /.well-known/alimark."""
     terms: str = ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
@@ -59,7 +61,10 @@ def _verdict(check: Check, answer: Answer) -> str:
 
 @router.get(DISCOVERY, tags=["checking"])
 async def discovery(service: ServiceOf) -> JsonObject:
-    """Tells who runs the service, what it marks since when, and how its detector is asked. It needs no token."""
+    """Tells who runs the service, what it marks since when, and how its detector is asked. It needs no token.
+
+    Dates are those of ISO 8601. Keys of tenants, and keys that never marked, are not listed.
+    """
     settings = service.settings
     if not settings.operator:
         raise ApiError(404, "no_operator", "This service does not describe itself. Its operator has to set `operator`.")
@@ -70,13 +75,20 @@ async def discovery(service: ServiceOf) -> JsonObject:
         "operator": settings.operator,
         "contact": settings.contact,
         "terms": settings.terms,
+        "marks": settings.marks,
         "languages": settings.languages,
-        "marked": [{"key_id": label.id, "since": label.activated, "until": label.ends} for label in labels],
+        "marked": [
+            {"key_id": label.id, "since": _date(label.activated), "until": _date(label.ends)} for label in labels
+        ],
         "detector": {"verdict": "/v1/verdict", "page": "/detector", "keys": KEYS, "signed": SIGNED},
         "needs_token": not settings.public_detector,
         "false_positive_rate": FPR,
         "limits": {"characters": settings.verdict_text, "texts_a_day": settings.verdict_budget},
     }
+
+
+def _date(seconds: float | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 @router.get(KEYS, tags=["checking"])

@@ -51,7 +51,7 @@ def fingerprint(public_key: bytes) -> str:
 def fingerprint_of_jwk(key: JsonObject) -> str:
     """The name of the public key in a JSON Web Key; raises ValueError or LookupError where it is none of Ed25519."""
     public = base64.urlsafe_b64decode(key["x"] + "=")
-    if len(public) != 32 or _is_low_order(public) or _jwk(public).items() - key.items():
+    if len(public) != 32 or _is_low_order(public) or any(key[name] != value for name, value in _jwk(public).items()):
         raise ValueError("that is no public key of Ed25519")
     return fingerprint(public)
 

@@ -12,10 +12,12 @@ const MEANINGS = {
 async function introduce() {
   const answer = await fetch("/.well-known/alimark");
   if (!answer.ok) return; // the operator has given no name
-  const { operator, contact, limits } = await answer.json();
+  const { operator, marks, contact, terms, limits } = await answer.json();
   at("operator").textContent = `the AI of ${operator}`;
   at("limits").textContent += ` At most ${limits.characters.toLocaleString("en")} characters, and ${limits.texts_a_day} texts a day.`;
-  if (contact) at("contact").textContent = `Questions: ${contact}`;
+  if (marks) at("marks").textContent = `It marks: ${marks}.`;
+  if (contact) at("contact").textContent = `Questions: ${contact}.`;
+  if (terms) at("terms").textContent = `Terms of use: ${terms}`;
 }
 
 at("address").textContent = location.origin;

@@ -24,7 +24,15 @@ CASES: list[tuple[str, str, str, bytes, int, str, str]] = [
     ("detect", "GET", "/v1/keys", b"", 403, "wrong_role", "This endpoint needs a token with the role admin"),
     ("generate", "PUT", "/v1/completions", b"{}", 405, "http", "The path does not support this method"),
     ("generate", "POST", "/v1/completions", b'{"prompt": "So.", "model": "x"}', 404, "model_not_found", "The only model"),
-    ("generate", "POST", "/v1/completions", b'{"prompt": "So.", "top_p": 0}', 422, "unmarkable", "Marked text cannot have"),
+    ("generate", "POST", "/v1/completions", b'{"prompt": "So.", "echo": true}', 422, "unmarkable", "Marked text cannot have"),
+    ("generate", "POST", "/v1/completions", b'{"prompt": 3}', 422, "invalid", "The field prompt is not valid"),
+    ("generate", "POST", "/v1/completions", b'{"prompt": "So.", "beams": 2}', 422, "invalid", "The field beams is not valid: "
+     "this service does not know it; leave it out"),
+    (
+        "generate", "POST", "/v1/chat/completions",
+        b'{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}', 422, "invalid",
+        "The field messages.0.content is not valid: a part of the type 'image_url' cannot be read; this service reads text",
+    ),
     (
         "generate", "POST", "/v1/chat/completions", b'{"messages": [{"role": "assistant", "content": "So."}]}', 422,
         "invalid", "The request is not valid: the role of the last message must be user",

@@ -36,13 +36,17 @@ def curl_line(text: str) -> tuple[str, dict[str, str], str]:
     """The address, headers and body of the curl line in what a command printed."""
     words = shlex.split(next(line for line in text.splitlines() if line.startswith("curl ")))
     headers = [words[i + 1] for i, word in enumerate(words) if word == "-H"]
-    return words[1], dict(header.split(": ", 1) for header in headers), words[words.index("-d") + 1]
+    return (
+        next(word for word in words if word.startswith("http")),
+        dict(header.split(": ", 1) for header in headers),
+        words[words.index("-d") + 1],
+    )
 
 
 def test_the_printed_curl_line_works(tmp_path: Path) -> None:
     where, result = init(tmp_path, free_port())
     tokens = dict(line.split() for line in result.stdout.splitlines())
-    assert list(tokens) == ["generate", "detect", "verdict", "admin"]
+    assert list(tokens) == ["generate", "detect", "verdict", "admin", "generate,detect"]
     address, headers, body = curl_line(result.stderr)
     assert headers["Authorization"] == f"Bearer {tokens['generate']}"
     url = address.removesuffix("/v1/chat/completions")
@@ -53,7 +57,8 @@ def test_the_printed_curl_line_works(tmp_path: Path) -> None:
         wait_for(url)
         answer = httpx.post(address, headers=headers, content=body, trust_env=False, verify=False, timeout=60)
         assert answer.status_code == 200, answer.text
-        assert answer.json()["choices"][0]["message"]["content"]
+        assert '"content"' in answer.text
+        assert "[DONE]" in answer.text
     finally:
         running.terminate()
         running.wait(30)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from alimark.cli import loading, show
-from alimark.errors import AlimarkError, MissingExtra
+from alimark.errors import AlimarkError, LLMError, MissingExtra
 
 if TYPE_CHECKING:
     from alimark.serve.database import Store
@@ -72,38 +72,49 @@ def serve(
     if settings.host not in ("127.0.0.1", "::1", "localhost"):
         show.note(f"note: {settings.host} is not loopback, and this is plain HTTP; put a proxy with TLS in front")
     url = _url(settings)
-    show.note(f"serving at {url}: the page is there, and {url}/docs lists the endpoints; for example:")
-    show.note(_curl(settings, "TOKEN"))
-    show.note(
-        f"TOKEN is one that alimark serve init printed, or a new one: alimark serve token --role generate{_at(data)}"
-    )
-    run(service)
+
+    def ready() -> None:
+        show.note(f"serving at {url}: the page is there, and {url}/docs lists the endpoints; for example:")
+        show.note(_curl(settings, "TOKEN"))
+        show.note(
+            f"TOKEN is one that alimark serve init printed, or a new one: alimark serve token --role generate{_at(data)}"
+        )
+
+    show.note("loading the models and compiling what detects")
+    run(service, ready)
 
 
 @app.command()
 def init(data: Data = None, config: Config = None) -> None:
     """Create the database, a first key and a token for each role. The tokens are printed only once.
 
-    Standard output has one line for each token: its role and its secret.
+    Standard output has one line for each token: its roles and its secret. One token has the roles generate and detect, which
+    the page takes to write a text and to check it.
     """
+    from alimark.core.llm import check_llm
     from alimark.serve.auth import ROLES, Tokens
     from alimark.serve.ring import Ring
 
     settings = _settings(data, config)
+    try:
+        check_llm(settings.llm)  # before the tokens are printed, which is done only once
+    except LLMError as error:  # such as a server that is not up yet
+        show.note(f"note: {error}")
     settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _store(settings) as store:
         tokens, ring = Tokens(store), Ring(settings.keys, store)
         if tokens.all():
             raise AlimarkError(f"{settings.data} was set up before; to make more tokens, run: alimark serve token")
         marking = ring.in_use() or [ring.create(loading.load_embedder(settings.embedder))]
-        secrets = {role: tokens.create([role], name=f"first {role}")[1] for role in ROLES}
+        groups: list[list[str]] = [*([str(role)] for role in ROLES), ["generate", "detect"]]
+        secrets = {",".join(roles): tokens.create(roles, name=f"first {' and '.join(roles)}")[1] for roles in groups}
     show.note(f"data in {settings.data}; new text is marked with the key {marking[0].id}")
-    show.note("one token for each role, shown only once:")
+    show.note("a token for each role and one that writes and checks, shown only once:")
     for role, secret in secrets.items():
         typer.echo(f"{role} {secret}")
     show.note(f"\nstart the service with: alimark serve{_at(data)}\nand then ask it in another terminal:\n")
     show.note(_curl(settings, secrets["generate"]))
-    show.note(f"\nor open {_url(settings)} in a browser; the page takes the token of the role generate or detect")
+    show.note(f"\nor open {_url(settings)} in a browser; the page takes the token generate,detect")
 
 
 def _url(settings: Settings) -> str:
@@ -112,10 +123,10 @@ def _url(settings: Settings) -> str:
 
 
 def _curl(settings: Settings, token: str) -> str:
-    """A command that asks the service for an answer."""
-    body = '{"messages": [{"role": "user", "content": "Why is the sky blue?"}]}'
+    """A command that asks the service for an answer, which appears sentence by sentence."""
+    body = '{"messages": [{"role": "user", "content": "Why is the sky blue?"}], "max_tokens": 60, "stream": true}'
     return (
-        f"curl {_url(settings)}/v1/chat/completions -H 'Authorization: Bearer {token}' "
+        f"curl -N {_url(settings)}/v1/chat/completions -H 'Authorization: Bearer {token}' "
         f"-H 'Content-Type: application/json' -d '{body}'"
     )
 

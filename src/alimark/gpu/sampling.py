@@ -75,6 +75,12 @@ def scores(
         token_scores.scatter_(1, seen, torch.where(old < 0, old * penalty, old / penalty))
     if control is not None and not sampling.may_end:
         token_scores.index_fill_(1, control, -torch.inf)
+    if sampling.top_k:
+        least = token_scores.topk(min(sampling.top_k, token_scores.shape[1]), dim=1).values[:, -1:]
+        token_scores.masked_fill_(token_scores < least, -torch.inf)
+    if sampling.min_p:
+        least = token_scores.max(dim=1, keepdim=True).values + math.log(sampling.min_p)
+        token_scores.masked_fill_(token_scores < least, -torch.inf)
     return token_scores
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -46,6 +47,8 @@ _HTTP_MESSAGES = {
     405: "The path does not support this method. GET /openapi.json lists all endpoints.",
 }
 """Messages for errors of the web framework."""
+_REASONS = {"extra_forbidden": "this service does not know it; leave it out"}
+_TYPES = ("str", "int", "bool", "float")
 
 
 def create_app(service: Service) -> FastAPI:
@@ -103,12 +106,22 @@ def create_app(service: Service) -> FastAPI:
 async def _invalid(request: Request, error: Exception) -> Response:
     """Says which field is wrong and why, without the value, which may be a text."""
     assert isinstance(error, RequestValidationError)
-    errors = error.errors()
-    where = ".".join(map(str, errors[0]["loc"][1:]))[:200]
-    more = f" The request has {len(errors) - 1} more errors." if len(errors) > 1 else ""
+    places = [_place(detail["loc"]) for detail in error.errors()]
+    where = places[0]
+    reasons = [
+        _REASONS.get(detail["type"], detail["msg"].removeprefix("Value error, "))
+        for detail, place in zip(error.errors(), places, strict=True)
+        if place == where
+    ]
     field = f"field {where}" if where else "request"
-    message = f"The {field} is not valid: {errors[0]['msg'].removeprefix('Value error, ')}.{more}"
+    message = f"The {field} is not valid: {', or: '.join(dict.fromkeys(reasons))}."
     return ApiError(422, "invalid", message, param=where or None).response
+
+
+def _place(location: Sequence[int | str]) -> str:
+    """The name of a field, without the types that it may have, which a schema names in the location of an error."""
+    names = [str(part) for part in location[1:] if part not in _TYPES and "[" not in str(part)]
+    return ".".join(names)[:200]
 
 
 async def _http(request: Request, error: Exception) -> Response:
@@ -121,9 +134,14 @@ async def _http(request: Request, error: Exception) -> Response:
 class _Server(uvicorn.Server):
     """A server that after the first signal drains: for some seconds it still accepts requests but is not ready."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._service = service
+        self._service, self._ready = service, ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         seconds = self._service.settings.drain
@@ -137,8 +155,8 @@ class _Server(uvicorn.Server):
         timer.start()
 
 
-def run(service: Service) -> None:
-    """Runs the service until SIGTERM or Ctrl-C, and then finishes the accepted requests."""
+def run(service: Service, ready: Callable[[], None] = lambda: None) -> None:
+    """Runs the service until SIGTERM or Ctrl-C, and then finishes the accepted requests. Calls `ready` once it listens."""
     settings = service.settings
     set_up_log()
     service.warm_up()
@@ -151,4 +169,4 @@ def run(service: Service) -> None:
     logging.getLogger("alimark.serve").info(
         "serving", extra={"host": settings.host, "port": settings.port, "llm": service.llm.name}
     )
-    _Server(config, service).run()
+    _Server(config, service, ready).run()

@@ -68,6 +68,7 @@ _STATUS: tuple[tuple[type[AlimarkError], int, str], ...] = (
     (NoKey, 409, "no_key"),
     (UnknownKey, 404, "no_such_key"),
     (DatabaseError, 503, "database"),
+    (ContextFull, 400, "context_length_exceeded"),
     (LimitError, 413, "too_much"),
     (TextError, 422, "text"),
     (AttackError, 422, "attack"),

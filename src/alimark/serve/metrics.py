@@ -34,6 +34,9 @@ class Metrics:
         )
         self.sampled = count("alimark_sampled_tokens", "Tokens sampled, also for candidates that were not chosen.")
         self.unmarked = count("alimark_passed_on", "Requests that were passed on and answered unmarked.")
+        self.not_found = count("alimark_texts_not_found", "Written texts whose mark the service itself does not find.")
+        self.words = count("alimark_words", "Words of all answers.", ["tenant"])
+        self.words_marked = count("alimark_words_marked", "Those of them that stand in marked sentences.", ["tenant"])
 
     def watch(self, name: str, about: str, value: Callable[[], float]) -> None:
         """Adds a gauge whose value is read whenever the metrics are requested."""

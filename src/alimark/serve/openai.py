@@ -1,29 +1,32 @@
 """The OpenAI protocol: models, completions, chat completions and the Responses API, in one answer or sentence by sentence.
 
 Text is watermarked. A client chooses the length and the sampling within the operator's limits, but not the number of
-candidates. What marked text cannot have (tools, JSON, a temperature of 0) is refused with the reason or, where the setting
-`unmarkable` says so, passed on; the answer then says in its field `alimark` and in the header `X-Alimark-Marked` that it is not
-marked. Nothing is stored, so no request can refer to an earlier response.
+candidates. Calls of tools and JSON pass through as the engine makes them; the answer then says in its field `alimark` and in
+the header `X-Alimark-Marked` that it is not marked. What else marked text cannot have is refused with the reason or, where the
+setting `unmarkable` says so, passed on, too. Nothing is stored, so no request can refer to an earlier response.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from itertools import count
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from alimark.core._util.json_types import JsonObject
+from alimark.core._util.work import stop_if_cancelled
 from alimark.core.generation.api import Generation
 from alimark.core.llm.base import ForwardsRequests
+from alimark.core.text.continuations import word_list
 from alimark.errors import AlimarkError
 from alimark.serve.auth import Token
 from alimark.serve.bodies import BoundedRoute
-from alimark.serve.errors import AnyTextResponse, ApiError
-from alimark.serve.openai_schemas import ChatCompletion, Completion, CreateResponse, Mark, ToWrite
+from alimark.serve.errors import AnyTextResponse, ApiError, to_api_error
+from alimark.serve.openai_schemas import CALLS, ChatCompletion, Completion, CreateResponse, Mark, ToWrite
 from alimark.serve.service import GenerateToken, Service, ServiceOf
 from alimark.serve.texts import FINISH, Texts
 
@@ -67,7 +70,7 @@ Events = Callable[[Texts], AsyncIterator[bytes]]
 async def respond(body: ToWrite, service: Service, token: Token, whole: Whole, events: Events) -> Response:
     """Writes the texts of a request; returns the engine's own answer to one that marked text cannot fulfil."""
     service.check_model(body.model)
-    if (answer := await _unmarked_answer(body, service, token.id)) is not None:
+    if (answer := await _unmarked_answer(body, service, token)) is not None:
         return answer
     texts = Texts(body, service, token)
     await texts.start()
@@ -127,56 +130,124 @@ async def _stream(texts: Texts) -> AsyncIterator[bytes]:
 
 
 def _event(content: JsonObject) -> bytes:
-    return b"data: " + json.dumps(content).encode() + b"\n\n"
+    kind = f"event: {content['type']}\n" if "type" in content else ""
+    return f"{kind}data: {json.dumps(content)}\n\n".encode()
 
 
-async def _unmarked_answer(body: ToWrite, service: Service, owner: str) -> Response | None:
-    problem = body.unmarkable() or _too_predictable(body, service)
+# Answers that the engine makes by itself, which are not marked
+
+
+async def _unmarked_answer(body: ToWrite, service: Service, token: Token) -> Response | None:
+    """Returns the engine's own answer where the request asks for JSON, a call of a tool or what marked text cannot have."""
+    refused, structured = body.unmarkable(), body.structured()
+    problem, setting = refused or structured, service.settings.unmarkable
     if problem is None:
         return None
     name, reason = problem
-    if service.settings.unmarkable == "refuse":
+    if setting == "refuse" or (refused and setting != "pass-on") or not isinstance(service.llm, ForwardsRequests):
         message = f"Marked text cannot have what the field {name} asks for: {reason}. Leave the field out."
         raise ApiError(422, "unmarkable", message, param=name)
-    if body.stream and body.path == "responses":
-        message = "A response that is passed on unmarked cannot be streamed. Leave out the field stream."
-        raise ApiError(422, "unmarkable", message, param="stream")
-    sent = body.model_dump(exclude_unset=True, exclude=_OWN_FIELDS | {"stream", "stream_options"})
-    llm = service.llm
-    assert isinstance(llm, ForwardsRequests), "checked when the service was made"
-    answer: JsonObject = await service.result(service.writers.ask(lambda: llm.forward(body.path, sent), owner))
-    service.metrics.unmarked.inc()
-    mark = Mark(marked=False, reason=f"{name}: {reason}", key_id="").model_dump()
+    passing = _PassingOn(service.llm, body, service, token, f"{name}: {reason}")
     headers = {"x-alimark-marked": "false"}
+    if refused is None and reason == CALLS:
+        answer = await passing.answer()
+        if not _calls(answer):  # prose, which the service writes itself so that it is marked
+            return None
+        if not body.stream:
+            return JSONResponse(passing.finished(answer), headers=headers)
+        return StreamingResponse(passing.as_events(answer), media_type="text/event-stream", headers=headers)
     if body.stream:
-        return StreamingResponse(_events_of(answer, mark, body), media_type="text/event-stream", headers=headers)
-    return JSONResponse(answer | {"alimark": mark}, headers=headers)
+        return StreamingResponse(passing.events(), media_type="text/event-stream", headers=headers)
+    return JSONResponse(passing.finished(await passing.answer()), headers=headers)
 
 
-def _too_predictable(body: ToWrite, service: Service) -> tuple[str, str] | None:
-    """Returns the field by which all candidates would be alike, and the reason."""
-    for name in ("temperature", "top_p"):
-        value, least = getattr(body, name), getattr(service.settings, f"least_{name}")
-        if value is not None and value < least:
-            return name, f"with a {name} below {least:g} all candidates would be alike; use {least:g} or more"
-    return None
+def _calls(answer: JsonObject) -> bool:
+    """Whether an answer of an engine calls a tool."""
+    messages = [choice.get("message", {}) for choice in answer.get("choices", [])]
+    items = [item.get("type") for item in answer.get("output", [])]
+    return "function_call" in items or any(each.get("tool_calls") or each.get("function_call") for each in messages)
 
 
-def _events_of(answer: JsonObject, mark: JsonObject, body: ToWrite) -> Iterator[bytes]:
-    """Yields a whole answer as a stream of one event for each choice and, where it is asked for, one for the usage."""
-    kind = "chat.completion.chunk" if body.chat else "text_completion"
-    head = {name: answer.get(name) for name in ("id", "created", "model")} | {"object": kind, "alimark": mark}
-    for choice in answer.get("choices", []):
-        content = dict(choice)
-        if "message" in content:
-            message = dict(content.pop("message"))
+class _PassingOn:
+    """A request that the engine answers by itself."""
+
+    def __init__(self, llm: ForwardsRequests, body: ToWrite, service: Service, token: Token, reason: str) -> None:
+        self._llm, self._body, self._service, self._token = llm, body, service, token
+        self._mark = Mark(marked=False, reason=reason, key_id="").model_dump()
+        self._sent = body.model_dump(exclude_unset=True, exclude=_OWN_FIELDS | {"stream", "stream_options"})
+
+    async def answer(self) -> JsonObject:
+        """Returns the whole answer."""
+        llm, path, sent = self._llm, self._body.path, self._sent
+        return await self._service.result(self._service.writers.ask(lambda: llm.forward(path, sent), self._token.id))
+
+    def finished(self, answer: JsonObject) -> JsonObject:
+        """Returns the answer as it is sent, and counts it."""
+        texts = [choice.get("text") or choice.get("message", {}).get("content") for choice in answer.get("choices", [])]
+        self._count(" ".join(filter(None, texts)))
+        return self._named(answer)
+
+    def _named(self, answer: JsonObject) -> JsonObject:
+        # An engine may name its model by a path.
+        return answer | {"model": self._service.llm.name, "alimark": self._mark}
+
+    def _count(self, text: str) -> None:
+        self._service.metrics.unmarked.inc()
+        self._service.metrics.words.labels(self._token.tenant).inc(len(word_list(text)))
+
+    async def as_events(self, answer: JsonObject) -> AsyncIterator[bytes]:
+        """Yields a whole answer that calls tools as a stream."""
+        answer = self.finished(answer)
+        if self._body.path == "responses":
+            yield _event({"type": "response.completed", "sequence_number": 0, "response": answer})
+            return
+        head = {name: answer.get(name) for name in ("id", "created", "model", "alimark")}
+        head |= {"object": "chat.completion.chunk"}
+        for choice in answer["choices"]:
+            message = dict(choice["message"])
             if calls := message.get("tool_calls"):
                 message["tool_calls"] = [call | {"index": number} for number, call in enumerate(calls)]
-            content["delta"] = message
-        yield _event(head | {"choices": [content]})
-    if body.wants_usage and answer.get("usage"):
-        yield _event(head | {"choices": [], "usage": answer["usage"]})
-    yield _DONE
+            content = {name: value for name, value in choice.items() if name != "message"}
+            yield _event(head | {"choices": [content | {"delta": message}]})
+        if self._body.wants_usage and answer.get("usage"):
+            yield _event(head | {"choices": [], "usage": answer["usage"]})
+        yield _DONE
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yields the events of a streamed answer as the engine makes them."""
+        llm, body, loop = self._llm, self._body, asyncio.get_running_loop()
+        arrived: asyncio.Queue[JsonObject | None] = asyncio.Queue()
+        options = {"stream_options": {"include_usage": True}} if body.wants_usage else {}
+
+        def pass_on(event: JsonObject | None) -> None:
+            with suppress(RuntimeError):  # the event loop was closed, because the server has stopped
+                loop.call_soon_threadsafe(arrived.put_nowait, event)
+
+        def work() -> None:
+            for event in llm.forward_stream(body.path, self._sent | options):
+                stop_if_cancelled()
+                pass_on(event)
+
+        future = self._service.writers.ask(work, self._token.id)
+        future.add_done_callback(lambda _: pass_on(None))
+        text, until = "", loop.time() + self._service.settings.timeout
+        try:
+            while (event := await asyncio.wait_for(arrived.get(), until - loop.time())) is not None:
+                text += "".join(_text_in(choice) for choice in event.get("choices", []))
+                yield _event(event | {"alimark": self._mark} if "type" in event else self._named(event))
+            future.result()
+            if body.path != "responses":
+                yield _DONE
+        except (AlimarkError, TimeoutError) as error:
+            failed = self._service.timed_out([future]) if isinstance(error, TimeoutError) else to_api_error(error)
+            yield _event({"error": failed.error})
+        finally:
+            future.cancel()
+            self._count(text)
+
+
+def _text_in(choice: JsonObject) -> str:
+    return str(choice.get("text") or (choice.get("delta") or {}).get("content") or "")
 
 
 # The Responses API
@@ -231,8 +302,7 @@ async def _response_events(texts: Texts) -> AsyncIterator[bytes]:
     numbers = count()
 
     def event(kind: str, **content: object) -> bytes:
-        data = json.dumps({"type": kind, "sequence_number": next(numbers), **content})
-        return f"event: {kind}\ndata: {data}\n\n".encode()
+        return _event({"type": kind, "sequence_number": next(numbers), **content})
 
     begun = _content(texts, "in_progress", [])
     item = _message(texts, "in_progress", [])

@@ -1,15 +1,18 @@
 """The schemas of the OpenAI protocol: completions, chat completions and responses.
 
-Fields that OpenAI's clients send at values that ask for nothing are accepted. `unmarkable` names the field of a request that
-marked text cannot have, such as tools; whether that is refused or passed on unmarked is a setting of the service.
+Fields that OpenAI's clients send at values that ask for nothing are accepted. `structured` names the field by which an answer
+may be a call of a tool or JSON, and `unmarkable` one that marked text cannot have, such as log-probabilities; whether these are
+refused or passed on unmarked is a setting of the service.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.llm.base import Message as Turn
@@ -22,15 +25,13 @@ Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Metadata = dict[str, Annotated[str, Field(max_length=512)]]
 IGNORED: Any = Field(None, description="Accepted and ignored.")
 
-_TOOLS = "calls of tools are not prose, and a mark needs a choice among several sentences"
-_JSON = "JSON must match a schema word for word, and a mark needs a choice among several sentences"
 _PROBABILITIES = "the text is chosen among candidates, so the probabilities of its tokens are not those of the model"
 _PENALTY = "candidates are sampled with the repetition penalty of the service"
 _STATE = "the service stores no conversations; send the whole conversation with each request"
+CALLS = "calls of tools are not prose, and a mark needs a choice among several sentences"
+JSON = "JSON must match a schema word for word, and a mark needs a choice among several sentences"
 WHY = {
-    "tools": _TOOLS, "functions": _TOOLS, "tool_choice": _TOOLS, "web_search_options": _TOOLS,
-    "messages": "calls of tools are not prose", "input": "calls of tools are not prose",
-    "response_format": _JSON, "text": _JSON,
+    "web_search_options": CALLS,
     "logprobs": _PROBABILITIES, "top_logprobs": _PROBABILITIES, "include": _PROBABILITIES,
     "frequency_penalty": _PENALTY, "presence_penalty": _PENALTY,
     "logit_bias": "candidates are sampled by the model's own probabilities",
@@ -70,6 +71,9 @@ class ToWrite(WithoutNulls):
     model: str = Field("", max_length=200, description="The name from /v1/models; may be left out.")
     temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
     top_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
+    top_k: int | None = Field(None, ge=-1, le=1_000_000, description="As vLLM and llama.cpp have it; 0 or -1 for all.")
+    min_p: float | None = Field(None, ge=0, lt=1, allow_inf_nan=False)
+    repetition_penalty: float | None = Field(None, gt=0, le=10, allow_inf_nan=False)
     seed: Seed | None = Field(None, description="Makes the text repeatable.")
     stream: bool | None = False
     stream_options: StreamOptions | None = None
@@ -126,6 +130,18 @@ class ToWrite(WithoutNulls):
             raise ValueError("there may be at most 16 stop sequences")
         return self
 
+    def structured(self) -> tuple[str, str] | None:
+        """Returns the field by which the answer is JSON or may be a call of a tool, and why that is not marked."""
+        for name in ("response_format", "text"):
+            value = getattr(self, name, None)
+            form = (value or {}).get("format") if name == "text" else value
+            if form is not None and not (isinstance(form, dict) and form.get("type", "text") == "text"):
+                return name, JSON
+        for name, choice in (("tools", "tool_choice"), ("functions", "function_call")):
+            if getattr(self, name, None) and getattr(self, choice, None) != "none":
+                return name, CALLS
+        return None
+
     def unmarkable(self) -> tuple[str, str] | None:
         """Returns the field that marked text cannot have, and the reason; None where there is none."""
         values = {name: getattr(self, name, None) for name in WHY}
@@ -135,12 +151,7 @@ class ToWrite(WithoutNulls):
         """Whether the value of a field asks for something that marked text cannot have."""
         if name == "web_search_options":
             return value is not None
-        if name in ("messages", "input"):
-            return isinstance(value, list) and any(message.uses_tools for message in value)
-        if name in ("response_format", "text"):
-            form = (value or {}).get("format") if name == "text" else value
-            return form is not None and not (isinstance(form, dict) and form.get("type", "text") == "text")
-        nothing = {"tool_choice": ("none", "auto"), "modalities": (["text"],), "best_of": range(self.count + 1)}
+        nothing = {"modalities": (["text"],), "best_of": range(self.count + 1)}
         if name == "include":
             return _LOGPROBS in (value or ())
         if name == "prompt":
@@ -185,18 +196,32 @@ class Part(WithoutNulls):
     logprobs: list[JsonObject] | None = IGNORED
 
 
+def _only_text(content: object) -> object:
+    """Checks the shape of a message's content."""
+    example = '{"type": "text", "text": "..."}'
+    if not isinstance(content, str | list | None):
+        raise ValueError(f"it is a string or a list of parts such as {example}")
+    for part in content if isinstance(content, list) else []:
+        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+        if kind not in ("text", "input_text", "output_text"):
+            raise ValueError(
+                f"a part of the type {str(kind)[:40]!r} cannot be read; this service reads text: {example}"
+            )
+    return content
+
+
 class Message(WithoutNulls):
     """A message of a chat. The fields of an answer of this service are accepted, so that it can be sent back."""
 
     type: Literal["message"] = "message"
+    """Calls of tools in /v1/responses have other types; /v1/chat/completions takes them as messages."""
     id: str | None = IGNORED
     status: str | None = IGNORED
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | Annotated[list[Part], Field(fail_fast=True)] | None = None
+    content: Annotated[str | list[Part] | None, BeforeValidator(_only_text)] = None
     name: str | None = Field(None, max_length=200)
     refusal: str | None = IGNORED
     annotations: list[JsonObject] | None = IGNORED
-    audio: JsonObject | None = None
     tool_calls: list[JsonObject] | None = None
     function_call: JsonObject | None = None
     tool_call_id: str | None = None
@@ -207,14 +232,18 @@ class Message(WithoutNulls):
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content or [])
 
     @property
-    def uses_tools(self) -> bool:
-        """Whether the message calls a tool or answers such a call."""
-        return self.role in ("tool", "function") or bool(self.tool_calls or self.function_call or self.audio)
-
-    @property
     def turn(self) -> Turn:
-        """The message as the model's chat template takes it."""
-        return Turn("system" if self.role == "developer" else self.role, self.text)  # type: ignore[arg-type]
+        """The message as every chat template takes it: calls of tools and their results in words, as many models write them."""
+        if self.role in ("tool", "function"):
+            return Turn("user", f"<tool_response>\n{self.text}\n</tool_response>")
+        calls = [call.get("function") or {} for call in self.tool_calls or []] + [self.function_call or {}]
+        written = [
+            f'<tool_call>\n{{"name": {json.dumps(call.get("name"))}, "arguments": {call.get("arguments")}}}\n</tool_call>'
+            for call in calls
+            if call
+        ]
+        role = "system" if self.role == "developer" else self.role
+        return Turn(role, "\n".join(filter(None, [self.text, *written])))  # type: ignore[arg-type]
 
 
 class ChatCompletion(ToComplete):
@@ -240,8 +269,12 @@ class ChatCompletion(ToComplete):
 
     @property
     def prompts(self) -> Sequence[tuple[str, tuple[Turn, ...]]]:
-        turns = tuple(message.turn for message in self.messages)
-        return [(turns[-1].content, turns)]
+        turns: list[Turn] = []
+        for role, messages in groupby(self.messages, key=lambda message: message.role):
+            part = [message.turn for message in messages]
+            # Some templates take no two turns of the user in a row; the results of several calls are one.
+            turns += [Turn("user", "\n".join(turn.content for turn in part))] if role == "tool" else part
+        return [(turns[-1].content, tuple(turns))]
 
 
 class CreateResponse(ToWrite):
@@ -278,9 +311,20 @@ class Mark(Schema):
     """The field `alimark` of a response, which the OpenAI protocol does not have."""
 
     marked: bool = True
-    """Whether the text is marked; it is not where a request was passed on."""
+    """Whether the text is marked; calls of tools, JSON and what else the engine answered by itself are not."""
     reason: str | None = None
     """Why the text is not marked."""
+    note: str | None = None
+    """What was done otherwise than the request asks for, and why."""
+    found: list[bool | None] = Field(default=[])
+    """For each choice: whether the service's own detector finds its mark, at a false-positive rate of 1%; null where that was
+    too much work."""
+    p_value: list[float | None] | None = None
+    """For each choice: the p-value of that detection, for tokens with the role detect."""
+    words: list[int] = Field(default=[])
+    """For each choice: how many words it has, those of code among them."""
+    words_marked: list[int] = Field(default=[])
+    """For each choice: how many of them stand in marked sentences."""
     key_id: str
     record_ids: list[str] = Field(default=[])
     matches: list[list[int]] = Field(default=[])
@@ -291,6 +335,7 @@ class Mark(Schema):
     tokens_sampled: list[int] = Field(default=[])
     """For each choice: sampled tokens, including those of all candidates."""
     too_short: list[bool] = Field(default=[])
-    """For each choice: whether it has too few sentences for its mark to be found."""
+    """For each choice: whether its mark was not found because it has fewer whole sentences than are needed."""
     sentences_needed: int | None = None
-    """Sentences from which on the mark is found nine times in ten, at a false-positive rate of 1%."""
+    """Sentences from which on the mark is found nine times in ten, at a false-positive rate of 1% and as well as the model's
+    sentences fit the key of late."""

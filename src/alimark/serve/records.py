@@ -55,15 +55,15 @@ def of_detection(detection: AlignedDetection, text: str, token: Token) -> Record
 
 def of_text(
     kind: str, text: str, key_id: str, matches: Sequence[int], block_size: int, token: Token,
-    payload: int | None = None, **details: str,
+    payload: int | None = None, p_value: float | None = None, **details: str,
 ) -> Record:  # fmt: skip
-    """Returns the record of a text that the service marked."""
+    """Returns the record of a text that the service marked; the p-value is that of its own detector."""
     bits = block_size * len(matches)
     share = sum(matches) / bits if bits else None
     content: JsonObject = {**details, "sentences": len(matches)}
     if payload is not None:
         content["payload"] = payload
-    return Record(kind, token.id, token.tenant, key_id, sha256(text), share, None, content, text)
+    return Record(kind, token.id, token.tenant, key_id, sha256(text), share, p_value, content, text)
 
 
 class RecordLog:

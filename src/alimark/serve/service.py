@@ -23,12 +23,13 @@ from alimark.core.embedding.loading import load_embedder
 from alimark.core.keys.key import Key
 from alimark.core.llm import load_llm
 from alimark.core.llm.base import LLM, ForwardsRequests
-from alimark.errors import AlimarkError
+from alimark.errors import AlimarkError, TextError
 from alimark.serve.auth import PUBLIC, Allowance, Role, Token, Tokens
-from alimark.serve.checking import Check, Checker
+from alimark.serve.checking import Answer, Check, Checker
 from alimark.serve.database import DatabaseError, Store
 from alimark.serve.errors import AnyTextResponse, ApiError
 from alimark.serve.metrics import Metrics
+from alimark.serve.pace import Pace
 from alimark.serve.places import QueueFull
 from alimark.serve.records import Record, RecordLog
 from alimark.serve.ring import NoKey, Ring
@@ -47,6 +48,8 @@ HEALTH_SECONDS = 5.0
 """The time within which each part of a health check has to answer: a locked database must not make the check hang."""
 _HEALTH_KEPT = 2.0
 """Seconds for which the answer of the readiness check is used again, because anyone may ask without a token."""
+_OWN_CHECK = 3.0
+"""CPU seconds that the detection of a text that was just written may take at most."""
 _HEALTH_TEXT = "The keeper lit the lamp before dinner. A visitor lost an old map on Friday."
 
 
@@ -72,7 +75,7 @@ class Service:
         self.public = Allowance(settings.public_rate, burst=20, concurrency=4)
         """Limits of single clients of a public detector, and of all of them together, so that others are served meanwhile."""
         self.signing_key = SigningKey.of_installation(signing_key_path(settings.data))
-        self.metrics = Metrics()
+        self.metrics, self.pace = Metrics(), Pace()
         self.llm = llm(settings.llm)
         self._llms = {settings.llm: self.llm}
         if settings.unmarkable == "pass-on" and not isinstance(self.llm, ForwardsRequests):
@@ -120,6 +123,21 @@ class Service:
                 log.warning("a payload of the settings cannot be used", extra={"token": token.id, "reason": str(error)})
                 raise ApiError(409, "payload", message) from None
             raise ApiError(422, "payload", f"The payload cannot be used: {error}.", param="payload") from None
+
+    async def own_p_values(self, key: Key, texts: Sequence[str], token: Token) -> list[float | None]:
+        """Detects texts that were just written, as /v1/detect does under their key; None for one that is too much work now."""
+
+        def p_value(check: Check, answer: Answer) -> float:
+            return answer[0].p_value
+
+        try:
+            keys = tuple(self.ring.detecting(token.tenant, [key.id]))
+            checks = [Check(text, keys, DetectionSettings(), _OWN_CHECK) for text in texts]
+            outcomes = await self.results(self.checker.submit(token.id, checks, p_value))
+        except (AlimarkError, ApiError):
+            return [None] * len(texts)
+        without_prose = [1.0 if isinstance(outcome, TextError) else outcome for outcome in outcomes]
+        return [None if isinstance(outcome, AlimarkError) else outcome for outcome in without_prose]
 
     def _rewriter(self) -> LLM:
         name = self.settings.rewrite_llm or self.settings.llm

@@ -49,12 +49,17 @@ class Settings(BaseModel):
     """Candidates for each sentence."""
     steering: NonNegativeFloat | None = None
     """How strongly the model is steered towards keys; 0 for not at all."""
+    repetition_penalty: PositiveFloat | None = None
+    """The repetition penalty where a request names none; by default 1 (none) for answers and 1.15 for completions, which base
+    models write."""
     least_temperature: PositiveFloat = 0.5
     least_top_p: PositiveFloat = 0.5
-    """Lower values are rejected: all candidates would be alike and the text would have no watermark."""
-    unmarkable: Literal["refuse", "pass-on"] = "refuse"
-    """What happens to a request that marked text cannot fulfil, such as one with tools: `refuse` it with the reason, or
-    `pass-on` to the engine, whose answer is not marked and says so."""
+    """With lower values all candidates would be alike, so such a request is answered at `marking_temperature`."""
+    marking_temperature: PositiveFloat = 0.7
+    """The temperature of requests below `least_temperature` or `least_top_p`; their seed follows from key and request."""
+    unmarkable: Literal["refuse", "structured", "pass-on"] = "structured"
+    """What is passed on to the engine, whose answer is not marked and says so: nothing (`refuse`), calls of tools and JSON
+    (`structured`), or every request that marked text cannot fulfil (`pass-on`). The rest is refused with the reason."""
     max_body: PositiveInt = 4 * 2**20
     """Largest size of a request body, in bytes."""
     max_text: PositiveInt = 200_000

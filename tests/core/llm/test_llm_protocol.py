@@ -214,7 +214,7 @@ class TestUnknownServer(Promises):
     same_again = 2
     same_in_waves = 1  # a busy machine batches the requests of this server in other ways
     limits = (
-        "no repetition penalty",
+        "no repetition penalty, top-k or min-p",
         "the model may end its text at any time",
         "an unfinished turn is continued on request, in words",
         "seeds count only as far as the server heeds them",

@@ -67,7 +67,7 @@ class TestModels:
         fake.models = {"data": [{"id": "m", "owned_by": owner, "meta": {"n_ctx": 2048}}]}
         fake.answer = lambda seen: Reply({}, 400)
         with OpenAI(fake.url, retries=0) as llm:
-            assert ("no repetition penalty" in llm.limits) is limited
+            assert ("no repetition penalty, top-k or min-p" in llm.limits) is limited
             with pytest.raises(LLMError):
                 draw(llm)
         body = fake.seen[0].body

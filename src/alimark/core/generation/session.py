@@ -207,10 +207,12 @@ class Session:
             self._shorten(place)
 
     def _apply_ending(self) -> None:
-        """Ends the text where it holds a stop sequence or has reached its number of tokens."""
+        """Ends the text where it holds a stop sequence, has reached its number of tokens or has taken its time."""
         if (cut := self._ending.cut(str(self.text))) is not None:
             length, self.ended = cut
             self._shorten(length)
+        elif self.ended is None and time.monotonic() > self._ending.until:
+            self.ended = "time limit"
 
     def _shorten(self, length: int) -> None:
         self.text.shorten(length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Literal, TypedDict
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     from alimark.core._util.jsonl import Record
     from alimark.core.generation.results import Progress
 
-Ended = Literal["complete", "model ended", "model repeats itself", "context full", "token limit", "stop sequence"]
+Ended = Literal[
+    "complete", "model ended", "model repeats itself", "context full", "token limit", "stop sequence", "time limit"
+]
 """Why a text has the length it has."""
 PromptStyle = Literal["continue", "chat"]
 """`continue`: the text goes on where the prompt stops. `chat`: the text is a chat model's answer to the prompt."""
@@ -96,12 +99,13 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Ending:
-    """The stop sequences and the token limit of a text.
+    """The stop sequences, the token limit and the time limit of a text.
 
     Args:
         stops: The text ends before the first of these strings and holds none of them.
         max_tokens: The most tokens of the text.
         count: Counts the tokens of a text; needed with `max_tokens`.
+        until: When the text ends at the latest, with the sentence that is being written then, by `time.monotonic`.
 
     Example:
         >>> ending = Ending(stops=("END",), max_tokens=4, count=lambda text: len(text.split()))
@@ -116,6 +120,7 @@ class Ending:
     stops: tuple[str, ...] = ()
     max_tokens: int | None = None
     count: Callable[[str], int] = len
+    until: float = math.inf
 
     def stop_in(self, text: str, start: int = 0) -> int | None:
         """Returns the position of the first stop sequence that ends behind `start`; it may begin before."""
@@ -184,8 +189,11 @@ class GenerationSettings:
             raise AlimarkError(f"prompt style must be `continue` or `chat`, not {self.prompt_style!r}")
 
     def to_dict(self) -> Record:
-        """The settings for a record, without `tokens`, `first_candidates` and `steering` where they were not asked for."""
+        """The settings for a record, without `tokens`, `steering` and others where they were not asked for."""
         content = asdict(self)
+        content["sampling"] = {
+            name: value for name, value in content["sampling"].items() if value or name not in ("top_k", "min_p")
+        }
         return {name: value for name, value in content.items()
                 if value or name not in ("tokens", "first_candidates", "steering")}  # fmt: skip
 

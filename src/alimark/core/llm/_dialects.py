@@ -105,7 +105,7 @@ class V1:
     def limits(self) -> tuple[str, ...]:
         """What the server ignores, as `LLM.limits`."""
         conditions = (
-            (not self._extended, "no repetition penalty"),
+            (not self._extended, "no repetition penalty, top-k or min-p"),
             (not self._extended, "the model may end its text at any time"),
             (not self._extended, "an unfinished turn is continued on request, in words"),
             (self._chat_only, "a text is continued on request, in words"),
@@ -164,9 +164,9 @@ class V1:
     def _extras(self, sampling: Sampling, draw: PartialDraw, short: bool) -> dict[str, Any]:
         return {
             "repetition_penalty": sampling.repetition_penalty,
-            # These are the servers' defaults, but a model's configuration may have others.
-            "top_k": -1,
-            "min_p": 0.0,
+            # A model's configuration may have others, so they are sent at their defaults, too.
+            "top_k": sampling.top_k or -1,
+            "min_p": sampling.min_p,
             "ignore_eos": not sampling.may_end,
             # The token that is sampled again was not an end; otherwise the model could end its text there with two chances.
             "min_tokens": 1 if draw.rounds else 0,

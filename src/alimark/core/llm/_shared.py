@@ -6,7 +6,9 @@ A round stops at a string that may end a sentence. If the sentence is not over t
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+import secrets
 import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from alimark.core._util.json_types import JsonObject
 from alimark.core.frozen.text.splitting import STOPS
 from alimark.core.llm.base import Draw, DrawEnded, Message, Request, Sampling, StopCondition
 from alimark.errors import ContextFull, LLMError
 
 _LEAST_BIAS = 0.02
+_AROUND_CALLS = re.compile(r"(?:\s|</?tool_calls?>|```(?:json)?|[\[\],])+")
+"""What models write around the calls of tools."""
 SHORT_ROUNDS = 3
 """Rounds of a draw that stop early. The round after them samples all tokens that are left, so that long answers take few."""
 
@@ -106,13 +111,13 @@ def llama_cpp_body(sampling: Sampling, *, tokens: int, seed: int, context: int, 
         "n_predict": tokens,
         "seed": seed,
         # All samplers, in this order; the server's other ones are not used.
-        "samplers": ["penalties", "temperature", "top_p"],
+        "samplers": ["penalties", "temperature", "top_k", "top_p", "min_p"],
         "repeat_penalty": sampling.repetition_penalty,
         "repeat_last_n": context,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
-        "top_k": 0,
-        "min_p": 0.0,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
         "ignore_eos": not sampling.may_end,
         "stop": stop,
         "return_tokens": True,
@@ -156,3 +161,53 @@ def checked_prompt(ids: list[int], max_tokens: int, context_tokens: int | None, 
             f"write fewer sentences, or {advice}"
         )
     return ids
+
+
+# Calls of tools. llama.cpp, as it runs inside this process, applies the chat template to tools but returns calls as text.
+
+
+def _layout_end(text: str, start: int) -> int:
+    layout = _AROUND_CALLS.match(text, start)
+    return layout.end() if layout else start
+
+
+def calls_in(text: str, tools: Sequence[JsonObject]) -> list[JsonObject]:
+    """The calls of tools that a model wrote as its whole answer, as the OpenAI protocol has them; empty where it wrote prose.
+
+    Example:
+        >>> [call] = calls_in('{"name": "add", "arguments": {"a": 1}}', [{"function": {"name": "add"}}])
+        >>> call["function"]
+        {'name': 'add', 'arguments': '{"a": 1}'}
+        >>> calls_in("I add 1.", [{"function": {"name": "add"}}])
+        []
+    """
+    names = {tool.get("function", {}).get("name") for tool in tools}
+    decoder, calls = json.JSONDecoder(), list[JsonObject]()
+    place = _layout_end(text, 0)
+    while place < len(text):
+        try:
+            call, place = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            return []
+        if not isinstance(call, dict) or call.get("name") not in names or not isinstance(call.get("arguments"), dict):
+            return []
+        function = {"name": call["name"], "arguments": json.dumps(call["arguments"], ensure_ascii=False)}
+        calls.append({"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function})
+        place = _layout_end(text, place)
+    return calls
+
+
+def with_form_of_calls(body: JsonObject) -> JsonObject:
+    """A request to llama.cpp such that it writes a call of a tool, if the request demands one."""
+    choice, tools = body.get("tool_choice"), [tool.get("function", {}) for tool in body.get("tools") or []]
+    if isinstance(choice, dict):
+        tools = [tool for tool in tools if tool.get("name") == choice.get("function", {}).get("name")]
+    if not tools or choice in (None, "auto", "none"):
+        return body
+    forms = [
+        {"type": "object", "required": ["name", "arguments"],
+         "properties": {"name": {"const": tool.get("name")}, "arguments": tool.get("parameters") or {"type": "object"}}}
+        for tool in tools
+    ]  # fmt: skip
+    form = {"type": "json_schema", "json_schema": {"schema": {"anyOf": forms}}}
+    return body | {"response_format": form, "tool_choice": "none"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -40,13 +40,15 @@ class Sampling:
         max_tokens: The most tokens of one draw.
         may_end: Whether the model may end its text before it has written the sentences that were asked for, which chat
             models often do.
+        top_k: Tokens are sampled from so many of the likeliest ones; 0 for all.
+        min_p: Tokens are sampled from those with at least this share of the likeliest one's probability; 0 for all.
 
     Raises:
         ValueError: A value is out of range.
 
     Example:
         >>> Sampling(temperature=1.0, max_tokens=64)
-        Sampling(temperature=1.0, top_p=0.95, repetition_penalty=1.15, max_tokens=64, may_end=False)
+        Sampling(temperature=1.0, top_p=0.95, repetition_penalty=1.15, max_tokens=64, may_end=False, top_k=0, min_p=0.0)
         >>> Sampling(top_p=0)
         Traceback (most recent call last):
         ValueError: top_p must lie in (0, 1], not 0
@@ -57,6 +59,8 @@ class Sampling:
     repetition_penalty: float = 1.15
     max_tokens: int = 128
     may_end: bool = False
+    top_k: int = 0
+    min_p: float = 0.0
 
     def __post_init__(self) -> None:
         for name, most in (("temperature", 10), ("top_p", 1), ("repetition_penalty", 10)):
@@ -64,6 +68,8 @@ class Sampling:
                 raise ValueError(f"{name} must lie in (0, {most}], not {getattr(self, name)}")
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
+        if self.top_k < 0 or not 0 <= self.min_p < 1:
+            raise ValueError(f"top_k must be at least 0 and min_p in [0, 1), not {self.top_k} and {self.min_p}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +206,10 @@ class ForwardsRequests(Protocol):
         """
         ...
 
+    def forward_stream(self, path: str, body: JsonObject) -> Iterator[JsonObject]:
+        """Yield the events of the server's own streamed answer to a request as they arrive."""
+        ...
+
 
 @runtime_checkable
 class CountsTokens(Protocol):
@@ -208,6 +218,14 @@ class CountsTokens(Protocol):
     def count_tokens(self, request: Request) -> int:
         """Count the tokens of the request as the model reads it, chat template included."""
         ...
+
+
+@runtime_checkable
+class HasContext(Protocol):
+    """A language model that knows the length of its context."""
+
+    context_tokens: int
+    """The most tokens of prompt and text together."""
 
 
 class TorchModel(NamedTuple):

@@ -36,10 +36,12 @@ from alimark.core.llm._shared import (
     PartialDraw,
     as_dicts,
     biased,
+    calls_in,
     checked_prompt,
     llama_cpp_body,
     seed_of,
     with_bos,
+    with_form_of_calls,
 )
 from alimark.core.llm.base import LLM, Draw, Message, Request, Sampling, StopCondition, never
 from alimark.errors import ContextFull, LLMError, MissingExtra
@@ -137,8 +139,17 @@ class LlamaCpp(LLM):
 
     def forward(self, path: str, body: JsonObject) -> JsonObject:
         """Return llama.cpp's own answer to a request; see `ForwardsRequests.forward`."""
-        answer: JsonObject = self._server.post(f"/v1/{path}", body | {"model": self.name})
+        answer: JsonObject = self._server.post(f"/v1/{path}", with_form_of_calls(body) | {"model": self.name})
+        for choice in answer.get("choices", []) if body.get("tools") else []:
+            content = choice.get("message", {}).get("content")
+            if content and (calls := calls_in(content, body["tools"])):
+                choice["message"] |= {"content": None, "tool_calls": calls}
+                choice["finish_reason"] = "tool_calls"
         return answer
+
+    def forward_stream(self, path: str, body: JsonObject) -> Iterator[JsonObject]:
+        """Yield the events of llama.cpp's own answer; see `ForwardsRequests.forward_stream`."""
+        yield from self._server.events(f"/v1/{path}", body | {"model": self.name, "stream": True})
 
     def token_ids(self, request: Request) -> list[int]:
         """The tokens of a request; see `OffersNextTokens`."""
@@ -352,18 +363,35 @@ class _Server:
         self._ask("GET", "/health")
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        with self._response(method, path, body) as response:
+            return json.loads(response.read())
+
+    @contextmanager
+    def _response(self, method: str, path: str, body: dict[str, Any] | None) -> Iterator[http.client.HTTPResponse]:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key}"}
         connection = http.client.HTTPConnection(self._host, self._port)
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers)
-            return json.loads(connection.getresponse().read())
+            yield connection.getresponse()
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise LLMError(f"llama.cpp does not answer: {error!r}; load the model again") from error
         finally:
             connection.close()  # also after an interrupt: the server stops sampling when the connection is closed
 
+    def events(self, path: str, body: dict[str, Any]) -> Iterator[JsonObject]:
+        """Yield the events of a streamed answer as they arrive."""
+        with self._response("POST", path, body) as response:
+            if response.status != http.client.OK:
+                self._checked(json.loads(response.read()))
+            for line in response:
+                if line.startswith(b"data: {"):
+                    yield self._checked(json.loads(line[6:]))
+
     def post(self, path: str, body: dict[str, Any]) -> Any:
-        answer = self._ask("POST", path, body)
+        return self._checked(self._ask("POST", path, body))
+
+    def _checked(self, answer: Any) -> Any:
+        """An answer of the server; raises its error if it is one."""
         if isinstance(answer, dict) and (problem := answer.get("error")):
             full = problem.get("type") == "exceed_context_size_error"
             raise (ContextFull if full else LLMError)(f"llama.cpp refused the request: {problem.get('message')}")

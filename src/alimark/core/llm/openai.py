@@ -6,7 +6,7 @@ follows the text so far, until the sentence is over.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, Self
@@ -141,6 +141,10 @@ class OpenAI(LLM):
             return answer
 
         return self._http.run(self._http.ask("POST", f"{self._http.base}/{path}", sent, read))
+
+    def forward_stream(self, path: str, body: JsonObject) -> Iterator[JsonObject]:
+        """Yield the events of the server's own answer; see `ForwardsRequests.forward_stream`."""
+        return self._http.events(f"{self._http.base}/{path}", body | {"model": self._model, "stream": True})
 
     async def _find(self, model: str | None) -> _Served:
         """The model and its dialect from the server's list of models."""

@@ -81,7 +81,7 @@ class VLLM(LLM):
             raise LLMError(f"vLLM cannot load {model}: {reason}") from error
         self._params = vllm.SamplingParams
         self._tokenizer = self._llm.get_tokenizer()
-        self._context_tokens: int = self._llm.llm_engine.model_config.max_model_len
+        self.context_tokens: int = self._llm.llm_engine.model_config.max_model_len
         self._add_bos = add_bos
         self._lock = threading.Lock()
 
@@ -134,7 +134,7 @@ class VLLM(LLM):
 
     def _prompt(self, request: Request, sampling: Sampling) -> list[int]:
         advice = "load the model with a larger max_model_len"
-        return checked_prompt(self._ids(request), sampling.max_tokens, self._context_tokens, advice)
+        return checked_prompt(self._ids(request), sampling.max_tokens, self.context_tokens, advice)
 
     def _chat(self, messages: Sequence[Message]) -> str:
         try:
@@ -163,6 +163,8 @@ class VLLM(LLM):
             seed=seed_of(draw.seed, draw.number, draw.rounds),
             temperature=sampling.temperature,
             top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
             repetition_penalty=sampling.repetition_penalty,
             max_tokens=sampling.max_tokens - len(draw.ids),
             ignore_eos=not sampling.may_end,

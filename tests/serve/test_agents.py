@@ -87,7 +87,7 @@ def test_calls_pass_through_and_prose_is_marked(running: Running) -> None:
 
 
 def test_json_is_streamed_as_it_is_made(running: Running) -> None:
-    body = {"messages": ASK, "response_format": {"type": "json_object"}, "stream": True}
+    body: dict[str, Any] = {"messages": ASK, "response_format": {"type": "json_object"}, "stream": True}
     lines = [line for line in ask(running, **body).text.splitlines() if line.startswith("data: {")]
     events = [json.loads(line.removeprefix("data: ")) for line in lines]
     assert [event["choices"][0]["delta"]["content"] for event in events] == ['{"hour"', ": 23}"]

@@ -46,10 +46,20 @@ def test_python_m_alimark() -> None:
 
 
 def test_help_teaches() -> None:
-    for verb in ("", "keygen", "generate", "detect", "audit", "calibrate", "demo", "models"):
-        done = CliRunner().invoke(cli.app, f"{verb} --help")
-        assert done.exit_code == 0
-        assert len(done.output) > 300
+    verbs = ("", "keygen", "generate", "rewrite", "detect", "audit", "verify", "calibrate", "compare", "fit", "demo", "models",
+             "bench run", "serve", "serve init", "attack delete")  # fmt: skip
+    for verb in verbs:
+        done = CliRunner().invoke(cli.app, f"{verb} --help", terminal_width=80)
+        assert done.exit_code == 0, verb
+        assert len(done.output) > 300, verb
+        assert max(map(len, done.output.splitlines())) <= 80, verb
+    page = CliRunner().invoke(cli.app, "audit --help", terminal_width=80).output
+    places = [
+        page.index(part)
+        for part in ("at a false discovery", "    alimark audit -k", "Options:", "Where the work runs:")
+    ]
+    assert places == sorted(places)
+    assert len(page.splitlines()) < 110
     with pytest.raises(AlimarkError):
         CliRunner().invoke(cli.app, ["detect", "-k", "none.json", "x"], catch_exceptions=False)
 

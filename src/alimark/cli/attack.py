@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from alimark.cli import loading, show, texts
+from alimark.cli import help, loading, show, texts
 from alimark.errors import AlimarkError, AttackError
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def _app(wanted: str) -> typer.Typer:
     app.command("list")(list_attacks)
     for name in [wanted] if wanted in names() else names():
         app.command(name)(_command(attack_class(name)))
+    help.formatted([app])
     return app
 
 

@@ -47,10 +47,10 @@ def fit(
     the embedding of a text to a bias of its tokens. Use other texts than those
     that you test a detector on; the file records their number and their hash.
 
-        alimark fit directions --human texts.jsonl --embedder my/embedder -o directions.npz
-        alimark keygen --embedder my/embedder --fitted directions.npz -o key.json
+        alimark fit directions --human t.jsonl --embedder my/embedder -o d.npz
+        alimark keygen --embedder my/embedder --fitted d.npz -o key.json
         alimark fit k-semstamp --human texts.jsonl -o regions.npz
-        alimark fit simmark --human texts.jsonl --set distance=euclidean -o interval.npz
+        alimark fit simmark --human t.jsonl --set distance=euclidean -o interval.npz
         alimark fit sir --human texts.jsonl -o sir.safetensors
         alimark keygen --scheme simmark --fitted interval.npz -o key.json
     """

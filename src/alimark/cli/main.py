@@ -18,6 +18,7 @@ from alimark.cli import (
     detect,
     fit,
     generate,
+    help,
     keygen,
     models,
     plugins,
@@ -54,8 +55,10 @@ app.command(
 )(attack.attack)
 for study in (fit.fit, bench.compare, calibrate.calibrate, demo.demo):
     app.command()(study)
-for name, group in {"models": models.app, "plugins": plugins.app, "bench": bench.app, "serve": serve.app}.items():
+_groups = {"models": models.app, "plugins": plugins.app, "bench": bench.app, "serve": serve.app}
+for name, group in _groups.items():
     app.add_typer(group, name=name)
+help.formatted([app, *_groups.values()])
 
 
 def _version(wanted: bool) -> None:

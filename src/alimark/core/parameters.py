@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from alimark.core.keys.fitted import Fitted
     from alimark.core.schemes.base import Watermark
 
-Presets: TypeAlias = Mapping[str, Mapping[str, object]]
-"""Named sets of parameters."""
+Presets: TypeAlias = Mapping[str, Mapping[str, object]]  # named sets of parameters
 
 
 @dataclass(frozen=True)
@@ -54,14 +53,8 @@ class SchemeParameters:
     ) -> Self:
         """Makes the parameters from those given, those of a preset and the defaults, in this order of precedence.
 
-        Args:
-            given: Values by name, from Python, JSON or TOML.
-            preset: The name of a preset.
-            fingerprint: The fingerprint of the key's embedder, which some defaults depend on.
-            fitted: The data that the scheme learned from text, which some defaults depend on.
-
-        Raises:
-            KeyFileError: A name is unknown, or a value is invalid.
+        Some defaults depend on the fingerprint of the key's embedder, or on the data that the scheme learned from text
+        (`fitted`). Raises KeyFileError where a name is unknown or a value invalid.
         """
         defaults = {field.name: field.default for field in fields(cls)}
         wanted = {**cls._preset(preset), **given}
@@ -152,8 +145,7 @@ _KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "true o
 
 # The registry
 
-_METHODS = ("generate_many", "detect_batch", "asks_llm")
-"""Methods that every watermark class has."""
+_METHODS = ("generate_many", "detect_batch", "asks_llm")  # methods that every watermark class has
 
 
 def _flaw(item: object) -> str:
@@ -198,12 +190,7 @@ def watermark_class(scheme: str) -> type[Watermark]:
 
 
 def parameters_class(scheme: str) -> type[SchemeParameters]:
-    """The parameter class of a scheme; raises KeyFileError as `watermark_class` does.
-
-    Example:
-        >>> parameters_class("semstamp").of({"margin": 0.1})
-        SemStampParameters(hyperplanes=3, ratio=0.25, margin=0.1)
-    """
+    """The parameter class of a scheme; raises KeyFileError as `watermark_class` does."""
     if scheme not in _PARAMETERS:
         return watermark_class(scheme).Parameters
     module, _, name = _PARAMETERS[scheme].partition(":")

@@ -17,8 +17,7 @@ import torch.nn.functional as F
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-ATTENTION = "alimark"
-"""The name under which `attention_forward` is registered with transformers."""
+ATTENTION = "alimark"  # the name under which `attention_forward` is registered with transformers
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-QUERIES = 16
-"""Queries of one program of the attention kernel: the fewest that `tl.dot` takes."""
+QUERIES = 16  # queries of one program of the attention kernel: the fewest that `tl.dot` takes
 _OWN_NUMBERS = 8192  # in a block of a sequence's own keys: as many as the registers of a program hold
 
 

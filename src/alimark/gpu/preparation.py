@@ -25,11 +25,7 @@ _DECODED = 3  # tokens at the end of a test sequence that are decoded one by one
 
 
 def prepare(model: PreTrainedModel, name: str) -> KVLayout:
-    """Replace the model's attention by alimark's, fuse layers on a GPU, and check that the logits stay the same.
-
-    Raises:
-        LLMError: The model cannot be run in this way, or its logits would change.
-    """
+    """Replace the model's attention, fuse layers on a GPU, and check the logits; raises LLMError if they change."""
     ids = [list(range(3, 14)), list(range(5, 12))]
     try:
         with torch.inference_mode():

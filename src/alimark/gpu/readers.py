@@ -12,8 +12,7 @@ from alimark.core.llm.base import StopCondition
 from alimark.core.text.workers import worker_count
 from alimark.gpu.sequences import Over, SequenceTexts, Snapshot
 
-Owner = TypeVar("Owner")
-"""What a text belongs to, which comes back with its answer."""
+Owner = TypeVar("Owner")  # what a text belongs to, which comes back with its answer
 _Asked = list[tuple[Owner, Snapshot]]
 _Answer = tuple[_Asked[Owner], list[Over | None] | Exception]
 _Question = tuple[SequenceTexts, _Asked[Owner], SimpleQueue[_Answer[Owner]]]

@@ -12,8 +12,7 @@ from alimark.core.llm.base import Sampling
 
 # A token outside top-p is rejected and sampled again, so often that one in a million is left, which gets the likeliest token.
 _REJECTED_SHARE = 1e-6
-MIN_REJECTION_TOP_P = 0.5
-"""Below this top-p most tokens would be rejected, and sorting is faster."""
+MIN_REJECTION_TOP_P = 0.5  # below this top-p most tokens would be rejected, and sorting is faster
 
 
 def rng_key(seed: int, number: int) -> int:
@@ -29,8 +28,7 @@ def tries_for(top_p: float) -> int:
     return math.ceil(math.log(_REJECTED_SHARE) / math.log(max(1 - top_p, 1e-3)))
 
 
-_NUCLEUS = 1024
-"""So many of the likeliest tokens are looked at for top-p where there is a bias."""
+_NUCLEUS = 1024  # so many of the likeliest tokens are looked at for top-p where there is a bias
 
 
 def biased(

@@ -36,10 +36,8 @@ SomeAttack: TypeAlias = str | Mapping[str, object] | Callable[[str], str]
 class Comparison:
     """What a comparison gave; a notebook shows its table and its plot."""
 
-    results: Results
-    """Every figure with its interval, and the scores behind it."""
-    folder: Path
-    """The texts and scores, for `alimark bench view` and `alimark bench report`."""
+    results: Results  # every figure with its interval, and the scores behind it
+    folder: Path  # the texts and scores, for `alimark bench view` and `alimark bench report`
 
     @property
     def table(self) -> Table:

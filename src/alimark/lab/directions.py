@@ -70,8 +70,7 @@ class Covariances(NamedTuple):
     noise: Floats
     topics: Floats
     """The covariance of the means of texts. A part of it is the spread itself, which does not change the directions."""
-    mean: Floats
-    """The mean sentence."""
+    mean: Floats  # the mean sentence
 
     def against(self, topic_weight: float = _TOPIC_WEIGHT) -> Floats:
         """The noise of paraphrases and topics together."""

@@ -54,8 +54,7 @@ if process.is_command_line:
     _import_without_scipy()
 
 _FOLDER = _cache_folder()
-_CELLS = 1e7
-"""The work of one launch, in cells of alignment tables: some tenths of a second."""
+_CELLS = 1e7  # the work of one launch, in cells of alignment tables: some tenths of a second
 
 
 _one_at_a_time = threading.Lock()  # Numba's plainest threading layer aborts when two threads launch kernels at once

@@ -17,13 +17,6 @@ class FairQueue(Generic[Item]):
     """A queue for several threads that gives out one item of each owner in turn; the items of an owner stay in order.
 
     At most `each` items of an owner may be under way at a time: `get` counts them, and `done` ends them.
-
-    Example:
-        >>> fair = FairQueue(lambda item: item[0])
-        >>> for item in ("a1", "a2", "a3", "b1"):
-        ...     fair.put(item)
-        >>> [fair.get() for _ in range(4)]
-        ['a1', 'b1', 'a2', 'a3']
     """
 
     def __init__(self, owner_of: Callable[[Item], str], each: int | None = None) -> None:

@@ -4,5 +4,4 @@ from __future__ import annotations
 
 from typing import Any
 
-JsonObject = dict[str, Any]
-"""A JSON object whose fields are checked where they are read, not by the type."""
+JsonObject = dict[str, Any]  # a JSON object whose fields are checked where they are read, not by the type

@@ -11,8 +11,7 @@ from typing import Self, TypeVar
 from alimark.core._util import process
 
 Item = TypeVar("Item")
-SECONDS = 0.2
-"""The least time between two versions of a line."""
+SECONDS = 0.2  # the least time between two versions of a line
 
 
 def shown() -> bool:

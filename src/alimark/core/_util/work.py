@@ -44,14 +44,6 @@ def working(futures: Iterable[TimedFuture[Any]]) -> Iterator[None]:
     """A block of work for some futures: its time counts for each of them, and it is cancelled once all of them are done.
 
     Futures of unfinished work are all done only if they were cancelled.
-
-    Example:
-        >>> future = TimedFuture()
-        >>> with working([future]):
-        ...     when_cancelled(lambda: print("stopped"))
-        ...     future.cancel()
-        stopped
-        True
     """
     served = tuple(futures)
     token = _current.set(served)

@@ -41,8 +41,7 @@ def embed_and_project(units: Iterable[str], embedder: Embedder, projection: Call
 class EmbeddedTexts:
     """The vectors of all units of some texts or, under a single key, their projections."""
 
-    units: dict[str, int]
-    """The row of each unit."""
+    units: dict[str, int]  # the row of each unit
     vectors: Vectors
     projections: Floats | None = None
 

@@ -35,16 +35,11 @@ class EmbedderIdentity(NamedTuple):
 class Statistic:
     """What a scheme computes from one text: its statistic under the key and under random keys."""
 
-    raw: float
-    """The statistic under the key; higher means more of the mark."""
-    z: float | None
-    """The z-score of the scheme's paper, where there is one."""
-    null: NullScores
-    """The statistic under random keys."""
-    p_least: float = 0.0
-    """The least p-value that a text of this length can have."""
-    evidence: Mapping[str, object] = field(default_factory=dict)
-    """What was counted, ready for JSON."""
+    raw: float  # the statistic under the key; higher means more of the mark
+    z: float | None  # the z-score of the scheme's paper, where there is one
+    null: NullScores  # the statistic under random keys
+    p_least: float = 0.0  # the least p-value that a text of this length can have
+    evidence: Mapping[str, object] = field(default_factory=dict)  # what was counted, ready for JSON
     warnings: tuple[str, ...] = ()
 
     @classmethod
@@ -67,13 +62,9 @@ def build_detection(
     settings: RandomKeys,
     tie_label: TieLabel,
 ) -> Built:
-    """A `Detection`, or what `make` constructs from the fields of a `Detection`.
+    """What `make`, `Detection` or a subclass whose further fields are given, constructs from the fields of a `Detection`.
 
-    Args:
-        make: `Detection`, or a subclass with its further fields already given (`functools.partial`).
-        text: The text as it was given; its hash is recorded.
-        embedder: The embedder that was used; empty strings for none.
-        tie_label: The scheme's label for breaking ties.
+    The hash of `text` is recorded, and `tie_label` is the scheme's label for breaking ties.
     """
     return make(
         key_id=key.id,

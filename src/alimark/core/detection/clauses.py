@@ -50,8 +50,7 @@ class ByClauses:
     first_blocks: Ints
     soft: bool
 
-    limits = Limits(0, 0, 0)
-    """Units come from `clause_units`."""
+    limits = Limits(0, 0, 0)  # units come from `clause_units`
 
     @classmethod
     def of(cls, key: Key) -> ByClauses:

@@ -25,11 +25,9 @@ _PASSAGE = {field.name: {"int": int, "float": float}[str(field.type)] for field 
 class ResultField:
     """A field of a result."""
 
-    name: str
-    """Its name in JSON and in Parquet files."""
+    name: str  # its name in JSON and in Parquet files
     kind: FieldKind
-    about: str
-    """What it says, for the service's schema."""
+    about: str  # what it says, for the service's schema
     seen_by: tuple[Audience, ...] = ("record", "audit", "service")
     read: Callable[[Any, float], Any] | None = None
     """Returns its value, given a detection and the false-positive rate of the verdict; by default that of the attribute. A

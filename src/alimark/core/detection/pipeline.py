@@ -48,23 +48,11 @@ def detect_batch(
 ) -> list[list[AlignedDetection] | AlimarkError]:
     """Detects many texts under one key or several, with the units of all texts in one embedding batch.
 
-    Args:
-        texts: The texts; those that were prepared for these settings are not prepared again.
-        keys: AliMark keys of one group of `alike`.
-        embedder: The embedder that the keys name.
-        settings: How to search. All its random keys are drawn, however many keys there are.
-        best: The most detections for a text.
-        tried: The number of all keys that are tried on the texts, for which p-values are corrected; by default that of `keys`.
-        llm: The chat model of learned restructuring.
-        times: The seconds of each stage are added to this counter.
-        beat: Called before every step that a single text can make long.
-
-    Returns:
-        For each text the detections under the best keys, best first; for a text that cannot be searched, its error.
-
-    Raises:
-        KeyMismatch: The embedder is not the one that the keys name.
-        ModelError: The embedder does not offer the precision of the settings.
+    The keys are of one group of `alike`, and all random keys are drawn, however many keys there are. P-values are corrected
+    for `tried` keys, by default all of `keys`. The seconds of each stage are added to `times`, and `beat` is called before
+    every step that a single text can make long. For each text there are the detections under the `best` keys, best first, or
+    the error of a text that cannot be searched. Raises KeyMismatch for another embedder, and ModelError where it lacks the
+    precision.
     """
     if not keys:
         raise AlimarkError("no keys were given; give at least one")

@@ -47,21 +47,18 @@ class SplitText:
     """The sentences of a text."""
 
     sentences: list[str]
-    as_written: list[str]
-    """The sentences as they stand in the text, before they are cleaned."""
+    as_written: list[str]  # the sentences as they stand in the text, before they are cleaned
 
 
 @dataclass(frozen=True)
 class PreparedText:
     """A text cut into units, before anything is embedded."""
 
-    text: str
-    """The text as it was given: its hash is recorded, and it decides how ties are broken."""
+    text: str  # the text as it was given: its hash is recorded, and it decides how ties are broken
     sentences: list[str]
     units: Units
     warnings: tuple[str, ...] = ()
-    restructured: Restructured | None = None
-    """The answers of a chat model, where restructuring is learned."""
+    restructured: Restructured | None = None  # the answers of a chat model, where restructuring is learned
     variants: tuple[PreparedText, ...] = ()
     """The chat model's restructurings of the text, prepared in the same way."""
     changes: Mapping[str, int] = field(default_factory=dict)
@@ -69,8 +66,7 @@ class PreparedText:
     reading: Reading = "normalised"
     further: tuple[PreparedText, ...] = ()
     """Other readings of the text: without its disguises, and by clauses."""
-    replaced: bool = False
-    """Whether the restructurings are searched instead of the text, and not beside it."""
+    replaced: bool = False  # whether the restructurings are searched instead of the text, and not beside it
 
     @property
     def versions(self) -> tuple[PreparedText, ...]:

@@ -35,10 +35,8 @@ class Score:
     raw: float
     null_scores: NullScores
     steps: Sequence[Step]
-    variant: int = 0
-    """Which version of the text scored best: an index into `PreparedText.versions`."""
-    payload: Payload | None = None
-    """The likeliest payload, where the key has payloads."""
+    variant: int = 0  # which version of the text scored best: an index into `PreparedText.versions`
+    payload: Payload | None = None  # the likeliest payload, where the key has payloads
 
 
 def scoring(key: Key, settings: DetectionSettings) -> Scoring:
@@ -184,8 +182,7 @@ class Soft:
         return soft.LocalUnits(np.ascontiguousarray(tables[:, 0]), np.ascontiguousarray(tables[:, 1]), joinable)
 
 
-_ALL_PAYLOADS_BITS = 8
-"""Up to so many bits every payload is tried."""
+_ALL_PAYLOADS_BITS = 8  # up to so many bits every payload is tried
 _PAYLOAD_ROUNDS = 3
 _SHOWN_PAYLOADS = 5
 
@@ -199,8 +196,7 @@ class SoftPayload(Soft):
 
     code: PayloadCode = field(default_factory=lambda: PayloadCode(1, 64))
     run: tuple[int, ...] = (1,)
-    period: int = 0
-    """The number of sentences after which the runs repeat; 0: never."""
+    period: int = 0  # the number of sentences after which the runs repeat; 0: never
 
     @classmethod
     def of(cls, key: Key, settings: DetectionSettings) -> Self:

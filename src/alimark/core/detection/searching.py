@@ -31,8 +31,7 @@ from alimark.core.frozen.kernels.types import Step
 from alimark.core.keys.key import Key
 from alimark.core.keys.projection import project_many
 
-EARLY_STOP = 50
-"""Random keys that score as high after which the drawing for a long text stops."""
+EARLY_STOP = 50  # random keys that score as high after which the drawing for a long text stops
 _KEYS_AT_A_TIME = 256
 _SOFT_TABLE_VALUES = 4_000_000
 """Table entries scored at a time, 32 MB: soft keys and runs of pieces have a table for every unit and key."""
@@ -92,15 +91,10 @@ def answer(
     best: int = 1,
     tried: int | None = None,
 ) -> list[AlignedDetection]:
-    """The detections of a text under the best few of some keys, best first, with p-values corrected for the keys tried.
+    """The detections of a text under the best few of some keys, best first, with p-values corrected for the `tried` keys.
 
-    A key's detection is the same whichever other keys are tried. Of many keys only those with the best scores get random keys.
-
-    Args:
-        keys: One key, or several of one group of `preparing.alike`, for which the text is prepared and embedded.
-        embedder: The embedder, as results name it.
-        best: The most detections.
-        tried: The number of keys for which p-values are corrected; by default that of `keys`.
+    The keys are of one group of `preparing.alike`. A key's detection is the same whichever other keys are tried. Of many keys
+    only those with the best scores get random keys.
     """
     count = len(keys) if tried is None else tried
     detections: dict[int, AlignedDetection] = {}

@@ -67,14 +67,11 @@ def _run_text(
 class Signals:
     """A text's units as the alignment sees them under one key."""
 
-    packed: Packed
-    """The bits of every unit, ordered as `Units.index`."""
-    valid: NDArray[np.bool_]
-    """Which units exist, in the same order."""
+    packed: Packed  # the bits of every unit, ordered as `Units.index`
+    valid: NDArray[np.bool_]  # which units exist, in the same order
     near_flips: int = 0
     """Bits of whole sentences whose projection lies within 1e-4 of zero, where another backend might flip them."""
-    soft: Floats | None = None
-    """For soft keys: the projections of each sentence, (N, M)."""
+    soft: Floats | None = None  # for soft keys: the projections of each sentence, (N, M)
     chances: Floats | None = None
     """As `Units.chances`; then `soft` holds the values of every run of pieces, (N, runs, M), for hard keys as well."""
 

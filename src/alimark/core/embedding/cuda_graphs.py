@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 _TEXTS = (8, 16, 32, 64, 128, 256, 512)
 _TOKENS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 192, 256, 384, 512)  # the fast attention kernels want multiples of 8
-_MAX_TOKENS = 32768
-"""Most tokens of a batch, padding included, which bounds its memory."""
+_MAX_TOKENS = 32768  # most tokens of a batch, padding included, which bounds its memory
 
 _recording = threading.Lock()
 
@@ -54,10 +53,6 @@ def plan_batches(lengths: Sequence[int], longest: int) -> Iterator[tuple[Shape, 
     """Yields batches of texts of similar length, longest first, each with its shape and the numbers of its texts.
 
     lengths: the tokens of each text. longest: the most tokens that a text may have.
-
-    Example:
-        >>> [(tuple(shape), texts.tolist()) for shape, texts in plan_batches([3, 30, 9], 64)]
-        [((8, 32), [1, 2, 0])]
     """
     order = np.argsort([-length for length in lengths], kind="stable")
     sizes = [*(size for size in _TOKENS if size < longest), longest]
@@ -76,11 +71,7 @@ def plan_batches(lengths: Sequence[int], longest: int) -> Iterator[tuple[Shape, 
 class RecordedEncoder:
     """A sentence encoder on a GPU, recorded for each of a few shapes of batches. Safe to share by threads.
 
-    Args:
-        encode: Takes token ids and a mask of the same shape, (texts, tokens), and returns vectors, (texts, dimension).
-        device: Where it runs. On a CPU nothing is recorded.
-        padding: The token id that fills up short texts.
-        longest: The most tokens of a text.
+    `encode` takes token ids and a mask of the same shape, (texts, tokens), and returns vectors. On a CPU nothing is recorded.
     """
 
     def __init__(

@@ -99,13 +99,7 @@ def _load(name: str, backend: Literal["auto", "onnx", "torch"], device: str | No
 
 
 class PrefixedEmbedder:
-    """Puts an instruction and a blank before each text. Name and fingerprint depend on the instruction, as the vectors do.
-
-    Example:
-        >>> from alimark.testing import StandInEmbedder
-        >>> PrefixedEmbedder(StandInEmbedder(), "Represent the sentence:").name
-        'stand-in#Represent the sentence:'
-    """
+    """Puts an instruction and a blank before each text. Name and fingerprint depend on the instruction, as the vectors do."""
 
     def __init__(self, embedder: Embedder, prefix: str) -> None:
         self._embedder, self._prefix = embedder, prefix
@@ -128,12 +122,7 @@ class PrefixedEmbedder:
 
 
 def split_prefix(name: str) -> tuple[str, str]:
-    """Divides the name of an embedder, `NAME` or `NAME#INSTRUCTION`, into the model and the instruction or "".
-
-    Example:
-        >>> split_prefix("hkunlp/instructor-large#Represent the sentence for cosine similarity:")
-        ('hkunlp/instructor-large', 'Represent the sentence for cosine similarity:')
-    """
+    """Divides the name of an embedder, `NAME` or `NAME#INSTRUCTION`, into the model and the instruction or ""."""
     base, sign, prefix = name.partition("#")
     if not sign or Path(name).expanduser().exists():
         return name, ""

@@ -32,8 +32,7 @@ from alimark.errors import ModelError
 VERSION = 3
 """The version of the graph, which is part of the name of the cached file. Increase it whenever the graph changes."""
 
-GraphPrecision = Literal["float32", "int8"]
-"""The numbers that a graph multiplies."""
+GraphPrecision = Literal["float32", "int8"]  # the numbers that a graph multiplies
 PRECISIONS: tuple[GraphPrecision, ...] = get_args(GraphPrecision)
 
 GRAPH_FILE = "model.onnx"

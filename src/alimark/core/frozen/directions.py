@@ -24,8 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 FILE = Path(__file__).with_suffix(".npz")
 NOISE_AWARE_FILE = Path(__file__).with_name("noise_aware.npz")
-MOST = 64
-"""Number of directions that are kept for each embedder."""
+MOST = 64  # number of directions that are kept for each embedder
 
 
 @cache

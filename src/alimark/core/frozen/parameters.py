@@ -34,13 +34,11 @@ SOFT_BLOCK_SIZE, SOFT_SPAN = 32, 32
 WIDE_BLOCK_SIZE = 64
 """The block size of soft keys whose embedder has a table of directions: more of them still say something."""
 HARD_BLOCK_SIZE = 8
-DEFAULT_RUN = (6,)
-"""The sentences of each block of a soft key."""
+DEFAULT_RUN = (6,)  # the sentences of each block of a soft key
 DEFAULT_TEXT_VERSION = 1
 """What new soft keys record. Keys made by `Key.like` or read from a file keep theirs."""
 TEXT_VERSIONS = (0, 1)
-STARTS = ("text", "conversation")
-"""What can decide where in the key's sequence a text begins."""
+STARTS = ("text", "conversation")  # what can decide where in the key's sequence a text begins
 CONVERSATION_RUNS = 4
 """The runs of a key whose texts follow their conversation, unless `offsets` says otherwise (docs/security.md)."""
 SOFT_FIELDS = ("run", "directions", "text_version", "starts", "payload_bits")
@@ -67,8 +65,7 @@ class AliMarkParameters(SchemeParameters):
     """The number of directions of the embedding space that the vectors are taken from; None: the whole space."""
     centre: NDArray[np.float32] | None = None
     """A corpus mean of the embedder, subtracted from every embedding when marking and when detecting."""
-    offsets: int = 1
-    """The number of blocks that a text may begin with, in secret."""
+    offsets: int = 1  # the number of blocks that a text may begin with, in secret
     run: tuple[int, ...] = (1,)
     """The number of neighbouring sentences that share each block; the last number holds for all further blocks."""
     directions: str | None = None
@@ -79,8 +76,7 @@ class AliMarkParameters(SchemeParameters):
     """What decides with which of its `offsets` first runs a text begins: "text", a random choice for each text; "conversation",
     the first message and the number of sentences that were written already. In that case the key has `offsets` runs, which
     repeat, so that a conversation of any length is one sequence."""
-    payload_bits: int = 0
-    """The bits of a payload, a message inside the mark; 0: none."""
+    payload_bits: int = 0  # the bits of a payload, a message inside the mark; 0: none
 
     def __post_init__(self) -> None:
         if self.decision not in ("hard", "soft"):
@@ -173,11 +169,7 @@ class AliMarkParameters(SchemeParameters):
         return cls(block_size=block_size, span=span, **wanted)
 
     def table(self, fingerprint: str, fitted: Fitted | None) -> DirectionTable | None:
-        """The table of directions of a soft key; None where its vectors come from the whole space.
-
-        Raises:
-            KeyFileError: No table has the digest that the key names.
-        """
+        """The table of directions of a soft key, None for vectors of the whole space; raises KeyFileError if there is none."""
         if self.directions is None:
             return None
         for table in (fitted_table(fitted), noise_aware(fingerprint)):
@@ -228,11 +220,7 @@ class AliMarkParameters(SchemeParameters):
 
     @classmethod
     def parse(cls, content: JsonObject) -> Self:
-        """Reads the parameters from the fields of a key file.
-
-        Raises:
-            KeyFileError: The key has another form of soft decisions, or a value is invalid.
-        """
+        """Reads the parameters from the fields of a key file; raises KeyFileError for soft decisions of another form."""
         form = content.get("soft_version", 1) if content["decision"] == "soft" else SOFT_FORM
         if type(form) is not int or form > SOFT_FORM:
             raise KeyFileError(f"soft decisions of version {form!r} are not known to this release; upgrade alimark")
@@ -248,11 +236,7 @@ class AliMarkParameters(SchemeParameters):
 
 
 def fitted_table(fitted: Fitted | None) -> DirectionTable | None:
-    """The table of directions inside learned data, checked; None where there are no learned data.
-
-    Raises:
-        KeyFileError: The learned data hold no table, or one that is malformed.
-    """
+    """The table of directions inside learned data, None without any; raises KeyFileError for a malformed table."""
     if fitted is None:
         return None
     rows, mean = fitted.arrays.get("directions"), fitted.arrays.get("mean")

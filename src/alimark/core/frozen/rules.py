@@ -30,12 +30,10 @@ _PASTED = _REWRITTEN._replace(
 
 RULES = (_REWRITTEN, _INSERTED, _DELETED, _REORDERED, _PASTED)
 """Models of rewriting. The alignment that is shown follows the first."""
-WEIGHTS = (0.6, 0.1, 0.15, 0.1, 0.05)
-"""How likely each rule is."""
+WEIGHTS = (0.6, 0.1, 0.15, 0.1, 0.05)  # how likely each rule is
 SHRINK = 20.0
 """The text's mean is shrunk as if the text had this many more average sentences: in a short text it counts less."""
-BLOCKS = 2.5
-"""Blocks that a text may be aligned with, per sentence."""
+BLOCKS = 2.5  # blocks that a text may be aligned with, per sentence
 LOCAL = LocalCosts(theta=1.0, skip_sentence=1.0, skip_block=1.0, restructure=1.2)
 """The costs of the search for marked passages."""
 
@@ -52,8 +50,7 @@ def centred_and_scaled(projections: Floats, total: Floats, sentences: float) -> 
 
 # Hard keys, beside the paper's rule
 
-ALPHA, BETA = 0.5, 1.5
-"""A text is aligned with so many blocks at least and at most, per sentence."""
+ALPHA, BETA = 0.5, 1.5  # a text is aligned with so many blocks at least and at most, per sentence
 CLAUSE_AGREEMENT = 0.85
 """The share of a block's bits that a sentence is expected to carry, where a text is read by its clauses."""
 CLAUSE_BLOCKS = 2.2

@@ -20,8 +20,7 @@ from alimark.core.keys.fitted import Fitted
 from alimark.core.parameters import SchemeParameters, parameters_class
 from alimark.errors import KeyFileError
 
-VERSION = 1
-"""The version of the file format."""
+VERSION = 1  # the version of the file format
 _MAX_BYTES = 64 * 2**20
 
 

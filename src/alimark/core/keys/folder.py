@@ -13,11 +13,9 @@ from alimark.errors import AlimarkError, KeyFileError
 def load_keys(paths: Sequence[Path | str]) -> list[Key]:
     """Loads key files, and all key files (*.json) of folders in the order of their names.
 
-    A file of a folder that is not a valid key is left out with a warning, so that the other keys can be used.
-
-    Raises:
-        AlimarkError: There is no key file at all.
-        KeyFileError: A file that is named itself cannot be read or is not a key file, or no file of the folders is a key.
+    A file of a folder that is not a valid key is left out with a warning, so that the other keys can be used. Raises
+    AlimarkError if there is no key file at all, and KeyFileError for a file that is named itself, or for folders without a
+    valid one.
     """
     keys: list[Key] = []
     bad: list[KeyFileError] = []

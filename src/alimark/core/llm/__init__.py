@@ -36,8 +36,7 @@ __all__ = [
 ]
 
 DEFAULT_LLM = "smollm2-135m"
-SomeLLM: TypeAlias = LLM | str | Path
-"""A language model, or its name as `load_llm` takes it."""
+SomeLLM: TypeAlias = LLM | str | Path  # a language model, or its name as `load_llm` takes it
 ENGINES: Registry[Callable[..., LLM]] = Registry(
     "engine",
     "alimark.engines",

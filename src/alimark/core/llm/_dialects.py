@@ -301,8 +301,7 @@ class LlamaCppServer:
         return text[:lead] + whole.lstrip() if whole.lstrip().startswith(text.lstrip()) else text
 
 
-Dialect = V1 | LlamaCppServer
-"""How one kind of server is asked."""
+Dialect = V1 | LlamaCppServer  # how one kind of server is asked
 
 _NO_THINKING = {"enable_thinking": False}
 """Only the answer itself is marked. Chat templates without a thinking mode ignore this."""

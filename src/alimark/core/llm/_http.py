@@ -32,11 +32,9 @@ T = TypeVar("T")
 
 KEY_VARIABLES = ("ALIMARK_API_KEY", "OPENAI_API_KEY")
 
-MOST_BYTES = 32 * 2**20
-"""A larger answer is refused."""
+MOST_BYTES = 32 * 2**20  # a larger answer is refused
 
-LONGEST_WAIT = 60.0
-"""The most seconds between two tries, whatever the server asks for."""
+LONGEST_WAIT = 60.0  # the most seconds between two tries, whatever the server asks for
 
 _RETRIED = frozenset({408, 409, 425, 429})
 _FULL = re.compile(r"context[ _-]?(length|size|window)|maximum model length|max_model_len", re.IGNORECASE)

@@ -195,14 +195,9 @@ class ForwardsRequests(Protocol):
     """A language model whose server answers requests of the OpenAI protocol itself."""
 
     def forward(self, path: str, body: JsonObject) -> JsonObject:
-        """Return the server's own answer to a request.
+        """Returns the server's own answer to a request at a path behind /v1, such as "chat/completions"; raises LLMError.
 
-        Args:
-            path: The path behind /v1, such as "chat/completions".
-            body: The request; the server's own name of the model replaces the field `model`.
-
-        Raises:
-            LLMError: The server cannot be reached, or refuses the request.
+        The server's own name of the model replaces the field `model` of the request.
         """
         ...
 
@@ -260,10 +255,8 @@ class OffersTorchModel(Protocol):
 class OffersNextTokens(Protocol):
     """A language model that gives the probabilities of the likeliest next tokens, after its own sampling rules."""
 
-    context_tokens: int
-    """The most tokens of prompt and text together."""
-    parallel: int
-    """The most texts that can be continued at a time, each in its own slot."""
+    context_tokens: int  # the most tokens of prompt and text together
+    parallel: int  # the most texts that can be continued at a time, each in its own slot
 
     @property
     def name(self) -> str: ...

@@ -46,8 +46,7 @@ from alimark.core.llm._shared import (
 from alimark.core.llm.base import LLM, Draw, Message, Request, Sampling, StopCondition, never
 from alimark.errors import ContextFull, LLMError, MissingExtra
 
-CELLS_PER_DRAW = 128
-"""KV cache cells reserved for each parallel draw; of longer draws fewer run at a time."""
+CELLS_PER_DRAW = 128  # KV cache cells reserved for each parallel draw; of longer draws fewer run at a time
 
 # Tokens of the first further round of a draw that stopped at "Dr. "; each round after it samples twice as many.
 _FIRST_STEP = 4

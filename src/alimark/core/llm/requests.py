@@ -10,8 +10,7 @@ from itertools import islice
 from alimark.core.llm.base import LLM, Draw, Request, Sampling, StopCondition
 from alimark.errors import ContextFull, LLMError
 
-Answer = list[Draw] | LLMError
-"""The draws of a request, or why the model gave none."""
+Answer = list[Draw] | LLMError  # the draws of a request, or why the model gave none
 
 _FAULTS = 3
 """After so many requests in a row that the model fails to answer, it is not asked for the others: it is probably dead."""

@@ -8,8 +8,7 @@ from typing import Any
 
 from alimark.errors import ModelError
 
-JsonValue = Any
-"""The content of a JSON file, not checked yet."""
+JsonValue = Any  # the content of a JSON file, not checked yet
 
 _WITHOUT_WEIGHTS = ("Pooling", "Normalize", "Dropout")
 

@@ -107,11 +107,7 @@ def verify(name: str) -> Path:
 
 
 def resolve(model: str | Path) -> Path:
-    """The path of the file or folder of a model, which is downloaded where necessary.
-
-    Args:
-        model: A name of the manifest, a local path, or a hub id ("org/model" or "org/model/file.gguf").
-    """
+    """The path of a model by a name of the manifest, a path or a hub id ("org/model" or "org/model/file.gguf"); fetches it."""
     name = str(model)
     if name in entries():
         return path(name) if is_fetched(name) else fetch(name)

@@ -39,13 +39,9 @@ def rewrite_many(
     *,
     progress: RewriteProgress | None = None,
 ) -> FinishedRewrites:
-    """Marks each text by rewriting it; sentences of several texts share the model's batches.
+    """Marks each text by rewriting it; sentences of several texts share the batches of the chat model.
 
-    Args:
-        originals: The texts. A text may have a key of its own; `key` is that of all others.
-        embedder: The embedder that the keys name.
-        llm: A chat model.
-        progress: Called as the answers of the model come.
+    A text may have a key of its own; `key` is that of all others. `progress` is called as the answers of the model come.
     """
     key.check(embedder)
     settings = settings or RewriteSettings()

@@ -44,8 +44,7 @@ class _Place:
     lead: str
     body: str
     unit: str
-    untouchable: Outcome | None
-    """Why the sentence is not rewritten; None where it is."""
+    untouchable: Outcome | None  # why the sentence is not rewritten; None where it is
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,13 +294,7 @@ class SentenceWatermark(Watermark[SomeDetection_co]):
     @classmethod
     @abstractmethod
     def sentence_rule(cls, key: Key, settings: GenerationSettings, origin: TextOrigin) -> Rule:
-        """Makes the selection rule of one text.
-
-        Args:
-            key: A key of this scheme.
-            settings: The settings of the generation.
-            origin: What the text continues, with an id that no other text under the key has.
-        """
+        """Makes the selection rule of one text; `origin` is what it continues, with an id that no other text of the key has."""
 
     def generate_many(
         self,
@@ -320,28 +314,8 @@ class SentenceWatermark(Watermark[SomeDetection_co]):
     async def agenerate(self, prompt: str, llm: SomeLLM, **options: Unpack[GenerateOptions]) -> Generation:
         """Generates a text like `generate`, for servers: texts that are awaited at the same time share batches.
 
-        Cancelling the task stops the generation.
-
-        Args:
-            prompt: What to continue or to answer.
-            llm: The language model, or its name.
-            **options: Those of `generate`; `progress` is not called in the thread of the event loop.
-
-        Returns:
-            The generation, the same as that of `generate` with the same seed.
-
-        Raises:
-            AlimarkError: As in `generate`.
-
-        Example:
-            >>> import asyncio
-            >>> from alimark import AliMark, Key
-            >>> from alimark.testing import StandInEmbedder, StandInLLM
-            >>> embedder = StandInEmbedder()
-            >>> mark = AliMark(Key.generate(embedder=embedder, secret=bytes(range(32))), embedder=embedder)
-            >>> generation = asyncio.run(mark.agenerate("It was late.", StandInLLM(), sentences=2, candidates=4, seed=1))
-            >>> generation.text == mark.generate("It was late.", StandInLLM(), sentences=2, candidates=4, seed=1).text
-            True
+        Cancelling the task stops the generation. The options are those of `generate`, and so are the errors and the text of a
+        seed; `progress` is not called in the thread of the event loop.
         """
         import asyncio
 

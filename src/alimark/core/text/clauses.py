@@ -15,24 +15,19 @@ from typing import NamedTuple
 
 from alimark.core.frozen.text.units import CLOSERS, MARKS, clean
 
-LONGEST = 60
-"""A sentence has at most so many words."""
-LONGEST_RUN = 8
-"""A sentence has at most so many pieces."""
+LONGEST = 60  # a sentence has at most so many words
+LONGEST_RUN = 8  # a sentence has at most so many pieces
 _USUAL = 16
 """The words of a usual sentence: the probabilities of the cuts are such that sentences have so many on average."""
-_PIECE = 12
-"""A piece with more words is cut at its likeliest gap."""
+_PIECE = 12  # a piece with more words is cut at its likeliest gap
 _LEAST_PROBABILITY = 0.03
 """A gap between two words is a cut where a sentence ends there with at least this probability."""
-_REGULAR = (6, 45)
-"""The words of a regular sentence."""
+_REGULAR = (6, 45)  # the words of a regular sentence
 _FILLER = 2
 """A sentence with at most so many words is a filler where every fourth sentence is one ("Yes." after every sentence)."""
 _LEAST_WORDS = 30
 """A text with fewer words is too short for a mark that has to be found together with its sentences."""
-_MOST_WORDS = 2000
-"""Of a longer text only the beginning is read, since its units are many."""
+_MOST_WORDS = 2000  # of a longer text only the beginning is read, since its units are many
 
 _TOKEN = re.compile(r"\S+")
 _STOP_AND_BLANK = re.compile(rf"([{re.escape(MARKS)}]\s+)")
@@ -95,11 +90,7 @@ class Clauses(NamedTuple):
 
 
 def clauses_of(sentences: Sequence[str]) -> Clauses | None:
-    """The pieces of a text whose full stops are missing, replaced or scattered; None for a text with regular sentences.
-
-    Args:
-        sentences: The sentences of the text as they stand in it.
-    """
+    """The pieces of a text whose full stops are missing, replaced or scattered; None for a text with regular sentences."""
     lengths = [len(sentence.split()) for sentence in sentences]
     fillers = sum(length <= _FILLER for length in lengths)
     if filled := fillers >= 3 and 4 * fillers >= len(lengths):
@@ -123,12 +114,7 @@ def _is_irregular(sentences: Sequence[str]) -> bool:
 
 
 def clauses(text: str) -> Clauses:
-    """Cuts a text into pieces that begin or end at possible sentence ends.
-
-    Example:
-        >>> clauses("The lamp went out, Nobody saw it, Then the wind rose over the bay").pieces
-        ['The lamp went out', 'Nobody saw it', 'Then the wind rose over the bay']
-    """
+    """Cuts a text into pieces that begin or end at possible sentence ends."""
     text = _without_scattered_stops(text)
     tokens = _tokens(text)[:_MOST_WORDS]
     probabilities = [*_probabilities(_logits(text, tokens), len(tokens)), 1.0]

@@ -38,21 +38,15 @@ _LINE_END = re.compile(r"[ \t\r]*\n[ \t\r]*(\n)?")
 class Reading(NamedTuple):
     """The first sentence of a continuation."""
 
-    length: int
-    """How many characters of the continuation were read."""
+    length: int  # how many characters of the continuation were read
     flaw: OwnFlaw = ""
-    unit: str = ""
-    """The cleaned text of the sentence, which is embedded."""
-    words: str = ""
-    """Its words without case and punctuation, by which repeats are recognised."""
-    line: str = ""
-    """The sentence on one line."""
+    unit: str = ""  # the cleaned text of the sentence, which is embedded
+    words: str = ""  # its words without case and punctuation, by which repeats are recognised
+    line: str = ""  # the sentence on one line
     closing: str = ""
     """What is added to a line without a final punctuation mark: a full stop or, for headings and list items, a line break."""
-    breaks: int = 0
-    """The number of line breaks before the sentence."""
-    last: bool = False
-    """Whether nothing but white space follows the sentence."""
+    breaks: int = 0  # the number of line breaks before the sentence
+    last: bool = False  # whether nothing but white space follows the sentence
 
 
 def reading_of(cutter: Splitter, text: str, ended: DrawEnded | None) -> Reading | None:
@@ -61,14 +55,7 @@ def reading_of(cutter: Splitter, text: str, ended: DrawEnded | None) -> Reading 
 
 
 def read(cutter: Splitter, text: str, ended: DrawEnded) -> Reading:
-    """Reads a continuation whose sampling has stopped.
-
-    Example:
-        >>> from alimark.core.frozen.text.splitting import splitter
-        >>> reading = read(splitter(), " He slept - at last! Then", "sentence")
-        >>> reading.line, reading.words, reading.flaw
-        ('He slept - at last!', 'he slept at last', '')
-    """
+    """Reads a continuation whose sampling has stopped."""
     length = len(text)
     # A line of which the model's end is the end is complete.
     if aside_opens(text + "\n" * (ended == "model")):

@@ -25,8 +25,7 @@ class Beam(NamedTuple):
     """A finished sequence of tokens, without the start token and with the end token."""
 
     tokens: tuple[int, ...]
-    score: float
-    """The sum of the log-probabilities minus the penalties, divided by length ** length_penalty."""
+    score: float  # the sum of the log-probabilities minus the penalties, divided by length ** length_penalty
     group: int
 
 
@@ -35,8 +34,7 @@ class _Hypothesis(NamedTuple):
 
     tokens: tuple[int, ...]
     score: float
-    parent: int
-    """The index of the hypothesis that it continues, among those of its search at the step before."""
+    parent: int  # the index of the hypothesis that it continues, among those of its search at the step before
 
 
 @dataclass(slots=True)

@@ -89,14 +89,9 @@ _loading = threading.Lock()
 def load_network(
     source: str, device: str, kind: str = SEQ2SEQ, *, tokenizer: str = "", bfloat16: bool = False
 ) -> Network:
-    """Loads a model.
+    """Loads a model of the store, a folder or the hub; without a `device`, on the GPU if there is one.
 
-    Args:
-        source: A name of the store, a folder or a hub id.
-        device: cpu or cuda; where empty, the GPU if there is one.
-        kind: The class of transformers that loads it.
-        tokenizer: Where to take the tokenizer from if the folder of the model has none.
-        bfloat16: Whether the weights are bfloat16 on a GPU.
+    `kind` is the class of transformers that loads it, and `tokenizer` is used where the folder of the model has none.
     """
     name = (kind, source, device, tokenizer, bfloat16)
     with _loading:

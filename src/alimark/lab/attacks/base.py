@@ -20,8 +20,7 @@ from alimark.core.llm.base import LLM
 from alimark.errors import AttackError
 from alimark.lab.attacks.checks import joined_flaw, sentence_flaw
 
-PAPER_PRESET = "paper"
-"""The name of the preset with which an attack does what the paper's public code does."""
+PAPER_PRESET = "paper"  # the name of the preset with which an attack does what the paper's public code does
 
 T = TypeVar("T")
 SettingValue: TypeAlias = "str | float | bool | Sequence[str] | LLM"
@@ -166,28 +165,13 @@ class Attack(ABC):
 
     @abstractmethod
     def run(self, targets: Iterable[Target]) -> Iterator[tuple[int, Attacked]]:
-        """Attacks many texts.
+        """Yields the index of each text in `targets` and its result, in the order in which texts are finished.
 
-        Args:
-            targets: The texts. They are read one after the other, as the attack needs them.
-
-        Yields:
-            The index of a text in `targets` and its result, in the order in which texts are finished.
+        The targets are read one after the other, as the attack needs them.
         """
 
     def __call__(self, text: str, seed: int = 0) -> str:
-        """Attacks one text.
-
-        Args:
-            text: The text.
-            seed: The seed of the attack's random choices.
-
-        Returns:
-            The rewritten text.
-
-        Raises:
-            AttackError: The attack failed, for example because the text has too few sentences.
-        """
+        """Attacks one text and returns the result; raises AttackError, for example because the text has too few sentences."""
         [(_, attacked)] = self.run([Target(text, seed)])
         if attacked.failed:
             raise AttackError(f"{self.name} failed: {attacked.error}")
@@ -310,12 +294,7 @@ def replace_sentences(
 
 
 def join_without(sentences: Sequence[Piece], tail: str, left_out: AbstractSet[int]) -> str:
-    """The text without some sentences. Code blocks and paragraph breaks stay; list markers go with their sentences.
-
-    Example:
-        >>> join_without([Piece("- ", "It rose."), Piece("\\n- ", "It fell."), Piece("\\n\\n", "So it goes.")], "", {1})
-        '- It rose.\\n\\nSo it goes.'
-    """
+    """The text without some sentences. Code blocks and paragraph breaks stay; list markers go with their sentences."""
     result: list[Piece] = []
     code: list[str] = []  # what stood before sentences that are left out, and is not in the result yet
     blank = ""

@@ -16,8 +16,7 @@ from alimark.core.text.language import COMMON, WORDS, looks_english
 
 MIN_WORDS, MAX_WORDS = 0.6, 1.8
 """Limits of the words of a text as a share of the original's. Rewrites that merge and split keep them; summaries do not."""
-MIN_SENTENCES, MAX_SENTENCES = 0.5, 2.5
-"""Limits of the sentences of a text as a share of the original's."""
+MIN_SENTENCES, MAX_SENTENCES = 0.5, 2.5  # limits of the sentences of a text as a share of the original's
 MIN_SENTENCE_WORDS, MAX_SENTENCE_WORDS = 0.3, 3.0
 """Limits of the words of a sentence as a share of the original's."""
 MIN_KEPT = 0.08

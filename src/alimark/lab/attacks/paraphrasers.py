@@ -106,8 +106,7 @@ _NOT_READ = re.compile(r"[^a-zA-Z0-9 ?'\-/:.]")
 _NOT_WRITTEN = re.compile(r"[^a-zA-Z0-9 ?'\-]")
 _LONGEST_INPUT = 512
 
-_Pairs = list[tuple[int, str]]
-"""Paraphrases, each with the number of its sentence."""
+_Pairs = list[tuple[int, str]]  # paraphrases, each with the number of its sentence
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ from alimark.lab.attacks.base import TextAttack, setting
 from alimark.lab.attacks.structure import number_to_change
 
 T = TypeVar("T")
-Edit = tuple[int, int, str]
-"""The start and the end of a part of the text, and what replaces it."""
+Edit = tuple[int, int, str]  # the start and the end of a part of the text, and what replaces it
 
 # Everything that is not prose is matched first: code, tags, links, addresses, and names of files.
 _TOKEN = re.compile(
@@ -181,8 +180,7 @@ _TAGS = frozenset("NN NNS JJ JJR JJS RB RBR RBS VB VBD VBZ VBG VBN".split())
 _BASE = {"NOUN": "NN", "ADJ": "JJ", "ADV": "RB", "VERB": "VB"}
 _SHARE = {"NN": 0.7, "NNS": 0.3, "VB": 0.45, "VBD": 0.25, "VBZ": 0.1, "VBG": 0.1, "VBN": 0.2}
 """The share of each form among all uses of a noun or a verb."""
-_SURE = 0.85
-"""The least share of a word's uses that are of one part of speech and one lemma."""
+_SURE = 0.85  # the least share of a word's uses that are of one part of speech and one lemma
 _MIN_SHARE, _MIN_MUTUAL, _MIN_USES = 0.3, 0.15, 0.02
 """Minima: the share of the word's uses that are in the common sense; this share times the synonym's share; and the uses of the
 synonym in the common sense for each use of the word."""
@@ -193,8 +191,7 @@ class WordReading(NamedTuple):
 
     part: str
     lemma: str
-    tags: tuple[str, ...]
-    """The inflections of the lemma that the word may be."""
+    tags: tuple[str, ...]  # the inflections of the lemma that the word may be
 
 
 @cache
@@ -365,10 +362,8 @@ class Sense(NamedTuple):
     """A sense of a word in WordNet."""
 
     synset: str
-    rank: int
-    """1 for the most frequent sense of the word."""
-    uses: int
-    """How often the word has this sense in the texts that WordNet counted."""
+    rank: int  # 1 for the most frequent sense of the word
+    uses: int  # how often the word has this sense in the texts that WordNet counted
 
     @property
     def weight(self) -> float:

@@ -57,8 +57,7 @@ class DataSet:
     items: list[DataItem] = field(default_factory=list)
     short: int = 0
     repeats: int = 0
-    papers: int = 0
-    """How many of the texts are the paper's, by their hashes."""
+    papers: int = 0  # how many of the texts are the paper's, by their hashes
 
     @property
     def human(self) -> list[str]:

@@ -38,13 +38,10 @@ _NOMINAL = (0.01, 0.05)
 
 
 def evaluate(run: Run, name: str, *, finished: bool = True) -> Results:
-    """The results of a run, computed from the records that exist.
+    """The results of a run, kept under the name of its recipe, computed from the records that exist.
 
-    Args:
-        run: The run.
-        name: The name of the recipe, under which the results are kept.
-        finished: Whether all records exist. If not, the title says so, and what needs models is left out, since they may be
-            missing: the time of detection, diversity, and the similarity of attacked texts to the originals.
+    Where not all do (`finished`), the title says so, and what needs models is left out, since they may be missing: the time of
+    detection, diversity, and the similarity of attacked texts to the originals.
     """
     records = Records(run)
     title = run.recipe.title if finished else f"{run.recipe.title} (unfinished)"

@@ -28,11 +28,9 @@ from alimark.lab.bench.workspace import digest
 _SCORES = 1
 """Increase this number when a change of detection changes scores: records of older releases are then not used."""
 
-POOLED_ATTACKS = ("insert", "copy-paste")
-"""Attacks that take sentences from other texts of the data set."""
+POOLED_ATTACKS = ("insert", "copy-paste")  # attacks that take sentences from other texts of the data set
 
-HUMAN = "human:"
-"""Start of a source that is a human text and not the id of a record."""
+HUMAN = "human:"  # start of a source that is a human text and not the id of a record
 
 
 @dataclass(frozen=True)

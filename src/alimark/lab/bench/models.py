@@ -78,10 +78,8 @@ def learns(watermark: WatermarkRow) -> bool:
 class Models:
     """Loads models by name and keeps them: every embedder, but only the last language model."""
 
-    folder = Path()
-    """The folder of the run, where learned data are."""
-    device: str | None = None
-    """The device of embedders; the CPU where there is none."""
+    folder = Path()  # the folder of the run, where learned data are
+    device: str | None = None  # the device of embedders; the CPU where there is none
 
     def __init__(self) -> None:
         self._llms: dict[str, LLM] = {}

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 _MARKERS = "os^DvPX<>"
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.3, 1.3)), (0, (6, 1.6, 1.3, 1.6)), (0, (9, 3)), (0, (2, 4)))
 
-Style = dict[str, Any]
-"""Options of matplotlib, by name."""
+Style = dict[str, Any]  # options of matplotlib, by name
 
 _STYLE: Style = {
     "font.family": ["DejaVu Sans"], "font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "legend.fontsize": 9,

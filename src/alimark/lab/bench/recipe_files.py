@@ -47,17 +47,7 @@ _FOLDERS = (Path(__file__).parent / "recipes", Path(__file__).parents[4] / "reci
 
 
 def find_recipe(name: Path) -> Path:
-    """The file of a recipe.
-
-    Args:
-        name: The path of a TOML file, or the name of a recipe that comes with alimark, such as `paper/main-opt`.
-
-    Returns:
-        The path of the file.
-
-    Raises:
-        AlimarkError: There is neither such a file nor a recipe of that name.
-    """
+    """The path of a recipe: a TOML file, or the name of a recipe that comes with alimark, such as `paper/main-opt`."""
     if name.suffix == ".toml" or name.is_file():
         return name
     folder = next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[0])

@@ -29,8 +29,7 @@ from alimark.lab.bench.tables import Column, Table
 if TYPE_CHECKING:
     from jinja2 import Template
 
-_PLOTS = "plots"
-"""The folder of the plots, in the folder of the report."""
+_PLOTS = "plots"  # the folder of the plots, in the folder of the report
 
 _ALL_TITLE = "Watermarks under attack"
 

@@ -27,13 +27,9 @@ _TORCH = (("torch", "transformers"), ("transformers", "transformers"))
 
 
 def needs(recipe: Recipe, run: Run | None = None) -> Needs:
-    """Check everything that a run of a recipe needs.
+    """Check everything that a run of a recipe needs; with `run`, only what is left to do: not models whose records exist.
 
     No weights are downloaded. Models of the store that are not on this machine are not missing, since a run fetches them.
-
-    Args:
-        recipe: The recipe.
-        run: The run, if only what is left to do is to be checked: a model whose records exist already is not needed.
     """
     needed = Needs(Plan(recipe))
     points = [variant.recipe for variant in variants(recipe)]

@@ -16,8 +16,7 @@ from alimark.errors import RecordError
 
 VERSION = 1
 
-JsonMapping = Mapping[str, Any]
-"""A row of any table of results."""
+JsonMapping = Mapping[str, Any]  # a row of any table of results
 
 
 class ResultFigure(TypedDict):

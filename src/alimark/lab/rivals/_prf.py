@@ -19,8 +19,7 @@ from alimark.core._util.compiling import kernel
 if TYPE_CHECKING:
     import torch
 
-Words = NDArray[np.uint64]
-"""Two secret words, or rows of two."""
+Words = NDArray[np.uint64]  # two secret words, or rows of two
 
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _GOLDEN, _FIRST, _SECOND = (np.uint64(number) for number in (GOLDEN, FIRST, SECOND))

@@ -39,8 +39,7 @@ Bias = Callable[["torch.Tensor"], "torch.Tensor"]
 class TokenEngine(ABC):
     """What a token-level watermark needs of a language model."""
 
-    ends: frozenset[int] = frozenset()
-    """The tokens with which the model ends a text."""
+    ends: frozenset[int] = frozenset()  # the tokens with which the model ends a text
 
     def __init__(
         self, llm: OffersTorchModel | OffersNextTokens, device: torch.device, most: int, room: int | None

@@ -33,14 +33,10 @@ _CONTEXT_IDS = 8  # decoded together with a text, because a tokenizer may drop t
 class TokenStep:
     """What a marker chooses the next tokens from; one row for each text of the batch."""
 
-    tokens: torch.Tensor
-    """The tokens of the nucleus, likeliest first."""
-    logs: torch.Tensor
-    """Their log-probabilities; -inf after the last token of a row."""
-    text_ids: torch.Tensor
-    """The tokens that the text has so far."""
-    uniform: torch.Tensor
-    """A uniform random number for each row."""
+    tokens: torch.Tensor  # the tokens of the nucleus, likeliest first
+    logs: torch.Tensor  # their log-probabilities; -inf after the last token of a row
+    text_ids: torch.Tensor  # the tokens that the text has so far
+    uniform: torch.Tensor  # a uniform random number for each row
 
     @property
     def number(self) -> int:

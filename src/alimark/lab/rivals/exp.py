@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from alimark.lab.rivals._token_engines import TokenEngine
     from alimark.lab.rivals._token_sampling import TokenStep
 
-MOST_TOKENS = 1024
-"""Only so many tokens of a text are aligned, since the time grows with their square."""
+MOST_TOKENS = 1024  # only so many tokens of a text are aligned, since the time grows with their square
 
 
 @dataclass(frozen=True)
@@ -45,10 +44,8 @@ class EXPParameters(TokenParameters):
     scheme = "exp"
     presets: ClassVar[Presets] = {"paper": {}}
 
-    length: int = 256
-    """The length of the key sequence."""
-    gap: float = 0.0
-    """The cost of skipping a token or a place of the sequence."""
+    length: int = 256  # the length of the key sequence
+    gap: float = 0.0  # the cost of skipping a token or a place of the sequence
 
     def __post_init__(self) -> None:
         if not 1 <= self.length <= 4096:

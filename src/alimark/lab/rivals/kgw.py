@@ -40,12 +40,9 @@ class KGWParameters(TokenParameters):
     presets: ClassVar[Presets] = {"paper": {}, "transformers": {"gamma": 0.25, "bias": "nucleus"}}
     earlier: ClassVar[Mapping[str, object]] = {"bias": "nucleus"}
 
-    gamma: float = 0.5
-    """The share of the vocabulary that is green."""
-    delta: float = 2.0
-    """The number added to the logits of green tokens."""
-    context: int = 1
-    """The number of previous tokens that decide which tokens are green."""
+    gamma: float = 0.5  # the share of the vocabulary that is green
+    delta: float = 2.0  # the number added to the logits of green tokens
+    context: int = 1  # the number of previous tokens that decide which tokens are green
     bias: str = "logits"
     """Where delta is added: "logits", before temperature and top-p, as in the code of the authors and in MarkLLM, or "nucleus",
     after both, as WatermarkingConfig of transformers does."""

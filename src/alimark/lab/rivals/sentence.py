@@ -36,8 +36,7 @@ from alimark.core.llm.base import LLM
 from alimark.core.schemes.base import SentenceWatermark
 from alimark.errors import AlimarkError, KeyMismatch
 
-REJECTION_LIMIT = 100
-"""The most draws for a sentence under rejection sampling."""
+REJECTION_LIMIT = 100  # the most draws for a sentence under rejection sampling
 REJECTION_WAVE = 8
 """Draws in a batch. About one in five is accepted: larger batches waste draws, smaller ones leave the engine idle."""
 
@@ -57,8 +56,7 @@ class SentenceRival(SentenceWatermark[Detection]):
     """The base class of the rivals. A scheme adds its parameters, its selection rule and its statistic."""
 
     candidates: ClassVar[int] = REJECTION_LIMIT
-    rule: ClassVar[type[KeyRule]]
-    """The selection rule of one text."""
+    rule: ClassVar[type[KeyRule]]  # the selection rule of one text
 
     def __init__(self, key: Key, *, embedder: Embedder | None = None) -> None:
         super().__init__(key, embedder=embedder)

@@ -240,15 +240,10 @@ class SimMark(SentenceRival):
     ) -> Fitted:  # fmt: skip
         """Learns the interval: between two quantiles of the similarity of neighbouring sentences in human text.
 
-        The paper chooses an interval by eye that contains few human pairs and that the model can still reach. The default
-        here contains a fifth of the human pairs, just above the median, which a small model can reach after most sentences.
-
-        Args:
-            texts: Human texts with at least 100 pairs of neighbouring sentences.
-            embedder: The embedder of the keys.
-            distance: "cosine" or "euclidean".
-            components: The number of principal components that embeddings are reduced to; 0: no reduction.
-            closeness: The two quantiles, where 1 is the closest pair.
+        The paper chooses an interval by eye that contains few human pairs and that the model can still reach. The default here
+        contains a fifth of the human pairs, just above the median, which a small model can reach after most sentences. The
+        texts need at least 100 pairs. `components` is the number of principal components that embeddings are reduced to, with
+        0 for no reduction. Of `closeness`, the two quantiles, 1 is the closest pair.
         """
         low, high = closeness
         corpus, neighbours = _corpus(texts, distance, closeness)

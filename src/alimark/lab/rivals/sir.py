@@ -45,8 +45,7 @@ _SHARPNESS = 1000.0  # k2 of the paper: so large that tanh is nearly a sign
 _STRETCH = 20.0  # k1 of the paper
 _LEAST_PASSAGES = 64
 _BATCH = 256
-BLOCKS = 2
-"""The number of residual blocks of the network."""
+BLOCKS = 2  # the number of residual blocks of the network
 
 
 @dataclass(frozen=True)
@@ -58,14 +57,10 @@ class SIRParameters(TokenParameters):
     earlier: ClassVar[Mapping[str, object]] = {"bias": "nucleus"}
     embeds = True
 
-    delta: float = 1.0
-    """The number added to or subtracted from the logits."""
-    chunk: int = 10
-    """The number of tokens that share a bias, which the text before them decides."""
-    window: int = 200
-    """The number of last tokens of the text so far that are embedded."""
-    dimension: int = 300
-    """The number of outputs of the network."""
+    delta: float = 1.0  # the number added to or subtracted from the logits
+    chunk: int = 10  # the number of tokens that share a bias, which the text before them decides
+    window: int = 200  # the number of last tokens of the text so far that are embedded
+    dimension: int = 300  # the number of outputs of the network
     bias: str = "logits"
     """Where delta is added: "logits", before temperature and top-p, as in the code of the authors and in MarkLLM, or "nucleus",
     after both."""
@@ -155,16 +150,7 @@ class SIR(TokenLevel):
         cls, texts: Iterable[str], embedder: Embedder, *, dimension: int = 300, passages: int = 2000, epochs: int = 60,
         seed: int = 0,
     ) -> Fitted:  # fmt: skip
-        """Trains the network on embeddings of passages of ordinary text.
-
-        Args:
-            texts: Ordinary texts.
-            embedder: The embedder of the keys.
-            dimension: The number of the network's outputs.
-            passages: The most passages that are used.
-            epochs: The number of training epochs.
-            seed: Makes the training repeatable.
-        """
+        """Trains the network of `dimension` outputs on embeddings of at most so many passages of ordinary text."""
         read = list(dict.fromkeys(texts))
         chosen = passages_of(read, passages, seed)
         vectors = np.concatenate([embedder.embed(chosen[i : i + 64]) for i in range(0, len(chosen), 64)])

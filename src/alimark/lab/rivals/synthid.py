@@ -48,14 +48,12 @@ class SynthIDParameters(TokenParameters):
     scheme = "synthid"
     presets: ClassVar[Presets] = {"paper": {}}
 
-    ngram: int = 5
-    """The length of the n-grams that decide the g-values of their last token."""
+    ngram: int = 5  # the length of the n-grams that decide the g-values of their last token
     depth: int = 30
     """The number of layers of the tournament. Each layer has its own key, and each match has two competitors."""
     history: int = 1024
     """The number of recent contexts that are remembered. A repeated context is neither marked nor scored."""
-    table: int = 65536
-    """The number of bits in the table that g-values are read from."""
+    table: int = 65536  # the number of bits in the table that g-values are read from
     score: str = "mean"
     """"mean"; "weighted", with more weight on early layers; or "bayesian", by a trained detector."""
 

@@ -44,8 +44,7 @@ from alimark.lab.rivals.tokens import Ids, TextTokenizer, check_tokenizer, load_
 
 _BATCH = 32
 
-DEFAULT_TOKENIZER = "smollm2-135m"
-"""The model whose tokenizer keys use by default."""
+DEFAULT_TOKENIZER = "smollm2-135m"  # the model whose tokenizer keys use by default
 
 
 @dataclass(frozen=True)

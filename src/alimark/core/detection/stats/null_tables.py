@@ -27,8 +27,7 @@ from alimark.core.frozen.kernels.types import ZRule
 from alimark.core.frozen.rules import ALPHA, BETA
 from alimark.errors import AlimarkError
 
-REFERENCE_LONGEST = 200
-"""The greatest length in the table of the paper's public code."""
+REFERENCE_LONGEST = 200  # the greatest length in the table of the paper's public code
 
 
 @dataclass(frozen=True)

@@ -19,20 +19,17 @@ MAX_DRAWS = 10_000_000
 class RandomKeys:
     """The random keys behind a p-value: the detection settings that every scheme has."""
 
-    draws: int = DEFAULT_DRAWS
-    """The number of random keys behind the p-value."""
+    draws: int = DEFAULT_DRAWS  # the number of random keys behind the p-value
     stop_after: int | None = None
     """Stop drawing when so many random keys have scored as high (Besag and Clifford)."""
-    tail: bool = False
-    """Also estimate p-values below 1 / draws from a fitted tail."""
+    tail: bool = False  # also estimate p-values below 1 / draws from a fitted tail
 
     def __post_init__(self) -> None:
         if self.draws < 1 or (self.stop_after is not None and self.stop_after < 1):
             raise AlimarkError("draws and stop_after must be at least 1")
 
 
-NullScores = Callable[[int, int], Floats]
-"""The scores of random keys number `first` to `first + count - 1`."""
+NullScores = Callable[[int, int], Floats]  # the scores of random keys number `first` to `first + count - 1`
 
 
 @dataclass(frozen=True)
@@ -41,18 +38,15 @@ class Significance:
 
     p_value: float
     draws: int
-    above: int
-    """The number of random keys that scored higher."""
-    ties: int
-    """The number of random keys that scored the same, which is common with hard bits."""
+    above: int  # the number of random keys that scored higher
+    ties: int  # the number of random keys that scored the same, which is common with hard bits
     mean: float
     std: float
     stopped_early: bool
     tail: float | None = None
     """An estimate below 1 / draws from a fitted tail, where the settings ask for it; not an upper bound."""
     scores: Floats = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
-    searches: int = 1
-    """The number of searches of which this is the best; the p-values are multiplied by it."""
+    searches: int = 1  # the number of searches of which this is the best; the p-values are multiplied by it
 
     def corrected(self, searches: int) -> Significance:
         """The same as the best of several searches: every p-value is multiplied by their number (Bonferroni)."""

@@ -23,8 +23,7 @@ INDEPENDENT_CANDIDATES = 20.64
 text."""
 TYPICAL_WORTH = 1.9
 """The same for soft keys: the shift of a sentence along its block's direction, in standard deviations of unmarked ones."""
-LONGEST_NEEDED = 40
-"""Texts of more sentences are not simulated."""
+LONGEST_NEEDED = 40  # texts of more sentences are not simulated
 
 _TRIALS = 200
 _FULL_POWER = 0.9
@@ -66,8 +65,7 @@ class SentencesNeeded:
     soft: bool = False
     offsets: int = 1
     excerpt: bool = False
-    share: float = 1.0
-    """The share of a block's bits that are known whatever the payload."""
+    share: float = 1.0  # the share of a block's bits that are known whatever the payload
 
     @classmethod
     def of(cls, key: Key, *, excerpt: bool = False) -> SentencesNeeded:

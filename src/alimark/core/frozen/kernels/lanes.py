@@ -20,8 +20,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
 
-LANES = 4
-"""The number of keys that are scored together: the double-precision numbers of one AVX2 register."""
+LANES = 4  # the number of keys that are scored together: the double-precision numbers of one AVX2 register
 
 _VECTOR = ir.VectorType(ir.DoubleType(), LANES)
 

@@ -37,16 +37,11 @@ _FREE_IN_SCORES, _FREE = 12, 16
 class Search(NamedTuple):
     """What the search needs to know of the keys: their code and their runs."""
 
-    rows: Packed
-    """`PayloadCode.rows` of all runs."""
-    columns: NDArray[np.uint32]
-    """`PayloadCode.columns` of all runs."""
-    runs: Ints
-    """The run of each block."""
-    share: float
-    """The share of a block's bits that no payload flips."""
-    bits: int
-    """The bits of a payload."""
+    rows: Packed  # `PayloadCode.rows` of all runs
+    columns: NDArray[np.uint32]  # `PayloadCode.columns` of all runs
+    runs: Ints  # the run of each block
+    share: float  # the share of a block's bits that no payload flips
+    bits: int  # the bits of a payload
 
 
 @kernel()

@@ -503,10 +503,8 @@ def _local_soft_jobs(tables: Any, pair_tables: Any, joinable: Any, blocks: Any, 
 class LocalUnits(NamedTuple):
     """What the local search reads of a text: its sentences or, where sentence ends are not known, its pieces."""
 
-    tables: Floats
-    """The lookup tables of each unit (`worth_tables`)."""
-    pair_tables: Floats
-    """Those of each unit with the one before it, where `joinable`."""
+    tables: Floats  # the lookup tables of each unit (`worth_tables`)
+    pair_tables: Floats  # those of each unit with the one before it, where `joinable`
     joinable: NDArray[np.bool_]
 
 

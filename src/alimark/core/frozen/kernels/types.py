@@ -12,10 +12,8 @@ from alimark.core._util.arrays import Floats, Ints
 WHOLE, RIGHT, LEFT = 0, 1, 2
 """How a run of sentences is cut: not at all, at its start (only the right half of its first sentence), at its end (only the
 left half of its last). The codes are bits: RIGHT | LEFT is a run that is cut at both ends."""
-SEVERAL = RIGHT | LEFT
-"""The code of a whole sentence that carries several blocks, in alignments of soft keys."""
-MATCH, SKIP_SENTENCE, SKIP_BLOCK = 0, 1, 2
-"""The kinds of a `Step`."""
+SEVERAL = RIGHT | LEFT  # the code of a whole sentence that carries several blocks, in alignments of soft keys
+MATCH, SKIP_SENTENCE, SKIP_BLOCK = 0, 1, 2  # the kinds of a `Step`
 
 
 class Limits(NamedTuple):
@@ -88,26 +86,17 @@ class SoftRule(NamedTuple):
     """
 
     worth: float
-    foreign: float
-    """The sentence was inserted: it carries no block, and no block is used up."""
-    replaced: float
-    """The sentence replaces a block's sentence without carrying the block."""
-    moved: float
-    """The share of foreign and replaced sentences that carry a block from elsewhere in the text."""
-    repeated: float
-    """The sentence before was cut in two: this sentence carries the same block."""
-    skipped: float
-    """The blocks just before the sentence's block were lost."""
-    further: float
-    """After a lost block, that the next one was lost as well."""
-    jump: float
-    """The text continues at any block."""
+    foreign: float  # the sentence was inserted: it carries no block, and no block is used up
+    replaced: float  # the sentence replaces a block's sentence without carrying the block
+    moved: float  # the share of foreign and replaced sentences that carry a block from elsewhere in the text
+    repeated: float  # the sentence before was cut in two: this sentence carries the same block
+    skipped: float  # the blocks just before the sentence's block were lost
+    further: float  # after a lost block, that the next one was lost as well
+    jump: float  # the text continues at any block
     outside: float = 0.0
     """The text begins with a passage that carries no blocks, as when a marked text was pasted into another."""
-    leaving: float = 0.0
-    """The sentence begins such a passage."""
-    staying: float = 0.0
-    """Inside such a passage, that the next sentence belongs to it."""
+    leaving: float = 0.0  # the sentence begins such a passage
+    staying: float = 0.0  # inside such a passage, that the next sentence belongs to it
     resumed: float = 0.0
     """After such a passage, that the text continues where it stopped; otherwise it continues at any block."""
 

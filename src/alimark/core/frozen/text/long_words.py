@@ -16,10 +16,8 @@ from collections.abc import Callable
 
 from alimark.core.frozen.text.prose import Spans
 
-MAX_WORD = 4096
-"""The longest word that a splitter gets as it stands."""
-MAX_MARKED_WORD = 1024
-"""The same for a word with more than `MAX_MARKS` punctuation marks."""
+MAX_WORD = 4096  # the longest word that a splitter gets as it stands
+MAX_MARKED_WORD = 1024  # the same for a word with more than `MAX_MARKS` punctuation marks
 MAX_MARKS = 256
 
 _LONG_WORD = re.compile(rf"\S{{{MAX_MARKED_WORD + 1},}}+")

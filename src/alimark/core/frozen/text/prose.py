@@ -17,11 +17,9 @@ from typing import Literal, NamedTuple
 
 from alimark.core.frozen.text.units import CLOSERS, MARKS
 
-Spans = list[tuple[int, int]]
-"""Start and end of each part of a text."""
+Spans = list[tuple[int, int]]  # start and end of each part of a text
 
-_SAMPLE_LINES, _SAMPLE = 3, 400
-"""A paragraph of a fence is judged by so many lines and so many characters."""
+_SAMPLE_LINES, _SAMPLE = 3, 400  # a paragraph of a fence is judged by so many lines and so many characters
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _FENCE = re.compile(r"[ \t]{0,3}(`{3,}|~{3,})")
 _FORMULA = re.compile(r"[ \t]*(\$\$|\\\[|\\begin\{)(?:(?<=\{)\w{1,20}\*?\})?")

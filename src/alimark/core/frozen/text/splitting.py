@@ -34,8 +34,7 @@ STOPS: tuple[str, ...] = (
 A mark followed by two closing signs is not listed: there the engine samples on to the next sentence end.
 """
 
-STOP = re.compile(rf"\n\n|[。！？｡]|[.!?…؟۔।][{re.escape(CLOSERS)}]?[ \n]")
-"""Matches any of `STOPS`."""
+STOP = re.compile(rf"\n\n|[。！？｡]|[.!?…؟۔।][{re.escape(CLOSERS)}]?[ \n]")  # matches any of `STOPS`
 _BLANK_LINE = re.compile(r"\n[ \t\r]*\n\s*")
 _LIST_LINE = re.compile(r"\n[ \t]*(?=(?:[-*•‣▪–]|\d{1,3}[.)]|#{1,6})[ \t]+\S)")
 # The lookbehind and the possessive quantifiers keep the search linear in runs of marks without a space after them.
@@ -108,8 +107,7 @@ def _punkt() -> Finder:
 
 
 _BUILT_IN = {name: f"alimark.core.frozen.text.splitting:_{name}" for name in ("nupunkt", "blingfire", "pysbd", "punkt")}
-BUILT_IN = frozenset(_BUILT_IN)
-"""The built-in splitters, which every worker process knows."""
+BUILT_IN = frozenset(_BUILT_IN)  # the built-in splitters, which every worker process knows
 SPLITTERS: Registry[Callable[[], Finder]] = Registry("splitter", "alimark.splitters", _BUILT_IN)
 """Functions without arguments that return a finder. Packages add more by entry points of the group `alimark.splitters`."""
 

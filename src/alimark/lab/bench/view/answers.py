@@ -67,11 +67,9 @@ class ListedText:
 
 # --- Answers
 
-PAGE = 50
-"""Texts of one page of the list."""
+PAGE = 50  # texts of one page of the list
 
-_BEGINNING = 120
-"""Characters of a text that the list shows."""
+_BEGINNING = 120  # characters of a text that the list shows
 
 
 class NotThere(AlimarkError):
@@ -211,12 +209,7 @@ _LONG = 5_000
 
 
 def word_diff(before: str, after: str) -> list[tuple[str, str]]:
-    """The passages of two texts: those of the kinds same and removed make up the first, same and added the second.
-
-    Example:
-        >>> word_diff("the old door", "the red door")
-        [('same', 'the '), ('removed', 'old'), ('added', 'red'), ('same', ' door')]
-    """
+    """The passages of two texts: those of the kinds same and removed make up the first, same and added the second."""
     first, second = _WORD.findall(before), _WORD.findall(after)
     matcher = SequenceMatcher(None, first, second, autojunk=max(len(first), len(second)) > _LONG)
     passages: list[tuple[str, str]] = []

@@ -43,12 +43,7 @@ Query = Mapping[str, str]
 
 
 class ViewServer(ThreadingHTTPServer):
-    """An HTTP server on the loopback address for one workspace.
-
-    Args:
-        answers: Answers the questions of the page.
-        port: The port; 0 for a free one.
-    """
+    """An HTTP server on the loopback address for one workspace."""
 
     daemon_threads = True
 

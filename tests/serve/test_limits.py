@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from services import Running, serving, set_up, start_process
 
 
@@ -117,6 +118,20 @@ def test_without_a_record_there_is_no_answer(tmp_path: Path) -> None:
         assert all("error" in answer.json() and "choices" not in answer.json() for answer in answers)
         streamed = writer.post("/v1/completions", json={"prompt": "So.", "sentences": 1, "stream": True})
         assert "[DONE]" not in streamed.text
+
+
+def test_nobody_waits_for_a_database_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("alimark.serve.service._SAVE_SECONDS", 0.5)
+    with serving(tmp_path) as running, running.client("detect") as client:
+        assert client.post("/v1/detect", json={"input": "One came."}).status_code == 200
+        goes_on = threading.Event()
+        hanging = running.service.store.submit(lambda _: goes_on.wait(60))
+        answer = client.post("/v1/detect", json={"input": "One came."}, timeout=20)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "database")
+        goes_on.set()
+        hanging.result(20)
+        assert client.post("/v1/detect", json={"input": "One came."}).status_code == 200
+        assert len("".join(running.service.records.export()).splitlines()) == 2, "not that of the refused one"
 
 
 def test_sigterm_finishes_the_accepted_requests(tmp_path: Path) -> None:

@@ -109,7 +109,14 @@ class Postgres(Connection):
             raise MissingExtra("psycopg", "postgres") from None
         self.lost = (psycopg.OperationalError, psycopg.InterfaceError)
         try:
-            self._driver = psycopg.connect(url, autocommit=True, row_factory=dict_row, connect_timeout=10)
+            # A server that is gone without a word is noticed after a minute, not after hours.
+            network: dict[str, Any] = {
+                "connect_timeout": 10,
+                "keepalives_idle": 30,
+                "keepalives_interval": 10,
+                "tcp_user_timeout": 60_000,
+            }
+            self._driver = psycopg.connect(url, autocommit=True, row_factory=dict_row, **network)
             self.execute("SET synchronous_commit = on")
         except psycopg.Error as error:
             # The message of libpq may repeat the address, which may hold a password.
@@ -230,13 +237,14 @@ class Store:
                 self._connection = connect(self._url)
                 results = self._transaction(jobs)
         except Exception as error:
-            if len(jobs) > 1:  # each job is run alone, so that only those that fail are reported as failed
-                for job in jobs:
+            if len(jobs) > 1 and not isinstance(error, DatabaseError):
+                for job in jobs:  # alone, so that only those that fail are reported as failed
                     self._run([job])
                 return
             # The message of a driver's error may repeat the parameters of the statement.
             message = f"the database did not accept the request ({type(error).__name__}); try again later"
-            jobs[0][1].set_exception(error if isinstance(error, AlimarkError) else DatabaseError(message))
+            for _, future in jobs:
+                future.set_exception(error if isinstance(error, AlimarkError) else DatabaseError(message))
             return
         for (_, future), result in zip(jobs, results, strict=True):
             future.set_result(result)

@@ -44,6 +44,8 @@ _REFRESH = 5.0
 """Seconds between reading the tokens and keys that other processes changed."""
 _PRUNE = 3600.0
 """Seconds between deletions of old records."""
+_SAVE_SECONDS = 30.0
+"""The longest that a request waits for its record, as long as SQLite waits for a lock."""
 HEALTH_SECONDS = 5.0
 """The time within which each part of a health check has to answer: a locked database must not make the check hang."""
 _HEALTH_KEPT = 2.0
@@ -212,7 +214,14 @@ class Service:
 
     async def save(self, records: Sequence[Record]) -> None:
         """Writes records and returns after the commit; a response is sent only then."""
-        await asyncio.shield(asyncio.wrap_future(self.store.submit(self.records.writing(records))))
+        future = self.store.submit(self.records.writing(records))
+        try:
+            async with asyncio.timeout(_SAVE_SECONDS):
+                await asyncio.shield(asyncio.wrap_future(future))
+        except TimeoutError:
+            future.cancel()  # nobody waits for it any more
+            message = f"the database has not answered for {_SAVE_SECONDS:g} s; try again later"
+            raise DatabaseError(message) from None
 
     async def result(self, future: TimedFuture[Result]) -> Result:
         """Waits for a future, at most as long as a request may take."""

@@ -59,7 +59,7 @@ def test_the_folder_is_one_of_the_bench_even_without_the_function(
 ) -> None:
     monkeypatch.setattr(alimark.lab.attacks.ATTACKS, "_objects", {})  # as in another process
     assert all_results(Workspace(compared.folder)) == [compared.results]
-    assert "shout" in Answers(Workspace(compared.folder)).choices()["fields"]["attack"]
+    assert "shout" in Answers([Workspace(compared.folder)]).choices()["fields"]["attack"]
 
 
 def test_a_function_that_is_changed_is_run_again(tmp_path: Path) -> None:

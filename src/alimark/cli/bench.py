@@ -142,33 +142,38 @@ def report(
 
 @app.command()
 def view(
-    folder: Annotated[Path, typer.Argument(help="The folder of a run.")] = _FOLDER,
+    folders: Annotated[list[Path], typer.Argument(help="The folder of a run, or of several.")] = [_FOLDER],  # noqa: B006
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for a free one.")] = 0,
     fpr: Annotated[
         float, typer.Option(min=0, max=1, help="A mark counts as found at this p-value or a smaller one.")
     ] = 0.01,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
 ) -> None:
-    """Browse the texts of a run on a local page.
+    """Browse the texts of runs on a local page.
 
     The page lists all scored texts, filtered by watermark, attack and
-    verdict. It shows each one beside its original with the words that differ
-    and its alignment with the key, and exports tables as CSV, LaTeX and
-    Markdown. Only this machine can open it, under the address that is printed.
-    Ctrl-C ends it.
-    """  # fmt: skip
+    verdict, and grows while a run goes on. It shows each text beside its
+    original with the words that differ and its alignment with the key, other
+    texts from the same prompt, the tables of two runs side by side, and
+    exports tables as CSV, LaTeX and Markdown. Only this machine can open it,
+    under the address that is printed. Ctrl-C ends it.
+
+        alimark bench view work
+        alimark bench view work other-work
+    """
     import webbrowser
 
     from alimark.lab.bench.view.answers import Answers
     from alimark.lab.bench.view.server import ViewServer
     from alimark.lab.bench.workspace import Workspace
 
-    if not (folder / "records").is_dir():
-        raise AlimarkError(f"{folder} holds no records; run: alimark bench run RECIPE --output {folder}")
+    for folder in folders:
+        if not (folder / "records").is_dir():
+            raise AlimarkError(f"{folder} holds no records; run: alimark bench run RECIPE --output {folder}")
     show.note("reading the records")
-    answers = Answers(Workspace(folder), fpr)
+    answers = Answers([Workspace(folder) for folder in folders], fpr)
     if not answers.entries:
-        raise AlimarkError(f"{folder} holds no scored texts yet; run: alimark bench run RECIPE --output {folder}")
+        show.note("no text is scored yet; the page shows them as they come")
     try:
         server = ViewServer(answers, port)
     except OSError as error:

@@ -100,7 +100,7 @@ def test_an_attack_that_fails_on_every_text_is_reported(tmp_path: Path, capsys: 
     assert "| – (all 0.0) |" in text.read_text("utf-8")
     _print_tables(results)
     assert "delete 1.0" in capsys.readouterr().out
-    answers = Answers(bench.workspace)
+    answers = Answers([bench.workspace])
     assert len(answers.tables) == 2
 
 

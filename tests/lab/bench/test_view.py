@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,7 +59,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def answers(work: Path) -> Answers:
-    return Answers(Workspace(work), fpr=0.05)
+    return Answers([Workspace(work)], fpr=0.05)
 
 
 @contextmanager
@@ -108,7 +110,7 @@ def test_an_attacked_text_beside_its_original(answers: Answers) -> None:
     for kind, whole in (("removed", text["original"]), ("added", text["text"])):
         assert "".join(words for piece, words in text["diff"] if piece in ("same", kind)) == whole
     assert any(kind == "removed" for kind, _ in text["diff"])
-    assert (text["prompt"] != "", text["settings"]) == (True, {"rate": 0.5})
+    assert (text["prompt"] != "", text["settings"]) == (True, {"rate": 0.5, "preset": ""})
     human = answers.listed({"attack": "human text"}, 0)["rows"][0]
     assert answers.text(human["number"])["diff"] == []
 
@@ -221,9 +223,26 @@ def test_only_with_the_token_and_the_own_host(answers: Answers) -> None:
 def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["bench", "view", str(tmp_path)])
     assert "holds no records" in str(result.exception or result.output)
-    (tmp_path / "records").mkdir()
-    result = CliRunner().invoke(app, ["bench", "view", str(tmp_path)])
-    assert "holds no scored texts yet" in str(result.exception or result.output)
+
+
+def test_two_runs_that_go_on(work: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (other / "records").mkdir(parents=True)
+    answers = Answers([Workspace(work), Workspace(other)], fpr=0.05)
+    assert (answers.choices()["texts"], answers.state) == (104, 1)
+    shutil.copytree(work, other, dirs_exist_ok=True)
+    with served(answers) as server:
+        page = f"/{server.token}/"
+        assert json.loads(get(server, f"{page}choices")[2])["fields"]["run"] == [str(work), str(other)]
+        assert (answers.state, len(answers.tables)) == (2, 4)
+        status, _, content = get(server, f"{page}text", number=0, state=1)
+        assert (status, b"choose the text again" in content) == (404, True)
+        text = json.loads(get(server, f"{page}text", number=0, state=2)[2])
+    assert {(text["run"], text["watermark"]), *((entry["run"], entry["watermark"]) for entry in text["others"])} == {
+        (str(folder), mark) for folder in (work, other) for mark in ("AliMark", "SemStamp")
+    }
+    answers.refresh()
+    assert answers.state == 2
 
 
 # --- In a browser
@@ -250,7 +269,7 @@ def test_in_a_browser(answers: Answers) -> None:
         page.select_option("#by-attack", "insert 0.5")
         playwright.expect(page.locator("#count")).to_have_text("4 texts")
         hostile = next(i for i in answers.chosen({"attack": "insert 0.5"}) if "<img" in answers.text(i)["text"])
-        page.click(f"#texts tr[data-number='{hostile}'] button")
+        page.click(f"#texts tr[data-number='{hostile}'] td >> nth=2")
         page.wait_for_selector("#aligned svg")
         assert '<img src=x onerror="document.title=1">' in page.inner_text("#attacked")  # as text, not as markup
         assert page.locator("#attacked ins").count() > 0

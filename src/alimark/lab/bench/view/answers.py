@@ -1,12 +1,13 @@
-"""The scored texts of a workspace, and what the page asks about them: lists, one text, its alignment, and tables."""
+"""The scored texts of some workspaces, and what the page asks about them: lists, one text, its alignment, and tables."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from functools import cached_property, lru_cache
+from functools import lru_cache
+from pathlib import Path
 from threading import Lock
 
 from alimark.core._util.json_types import JsonObject
@@ -27,13 +28,14 @@ from alimark.lab.bench.workspace import Workspace
 
 HUMAN_TEXT = "human text"  # stands in place of an attack where a human text was scored
 
-FIELDS = ("recipe", "data", "watermark", "attack", "verdict")  # what texts can be filtered by
+FIELDS = ("run", "recipe", "data", "watermark", "attack", "verdict")  # what texts can be filtered by
 
 
 @dataclass(frozen=True, slots=True)
 class ListedText:
     """One scored text and where it belongs."""
 
+    run: str
     recipe: str
     records: Records
     attack: str
@@ -43,6 +45,11 @@ class ListedText:
     @property
     def cell(self) -> Cell:
         return self.scored.job.content.cell
+
+    @property
+    def prompt(self) -> str:
+        """The prompt that the text goes on from; empty for a human text."""
+        return "" if self.attack == HUMAN_TEXT else self.scored.job.content.secret_text
 
     @property
     def data(self) -> str:
@@ -77,21 +84,42 @@ class NotThere(AlimarkError):
 
 
 class Answers:
-    """Answers the questions of the page about the scored texts of a workspace.
+    """Answers the questions of the page about the scored texts of some workspaces, which runs may still be filling.
 
     A mark counts as found at a p-value of `fpr` or less.
     """
 
-    def __init__(self, workspace: Workspace, fpr: float = 0.01) -> None:
-        self._workspace, self._fpr = workspace, fpr
-        names = [name for name in workspace.names() if workspace.recipe(name).exists()]
-        self.entries = [entry for name in names for entry in self._of_recipe(name)]
+    def __init__(self, workspaces: Sequence[Workspace], fpr: float = 0.01) -> None:
+        self._workspaces, self._fpr = workspaces, fpr
         self._lock = Lock()
-        self._alignment = lru_cache(1000)(self._align)
+        self.entries: list[ListedText] = []
+        self.tables: dict[str, Table] = {}
+        self._files: dict[str, tuple[int, int]] = {}
+        self.state = 0
+        """How often the records were read; the numbers of texts hold for one reading."""
+        self.refresh()
 
-    def _of_recipe(self, name: str) -> Iterator[ListedText]:
-        """The scored texts of a recipe, cell by cell."""
-        run = Run(load_recipe(self._workspace.recipe(name), was_run=True), self._workspace)
+    def refresh(self) -> None:
+        """Reads the records and the results of the runs again where a file has changed."""
+        with self._lock:
+            parts = ("recipes/*.toml", "records/*.jsonl", "results/*.json")
+            every = [path for space in self._workspaces for part in parts for path in space.folder.glob(part)]
+            files = {str(path): (status.st_mtime_ns, status.st_size) for path in every for status in [path.stat()]}
+            if files == self._files:
+                return
+            self._files, self.state = files, self.state + 1
+            self.entries = [entry for space in self._workspaces for entry in self._of_workspace(space)]
+            self.tables = dict(self._tables())
+            self._alignment = lru_cache(1000)(self._align)
+
+    def _of_workspace(self, space: Workspace) -> Iterator[ListedText]:
+        """The scored texts of a workspace, cell by cell."""
+        for name in space.names():
+            if space.recipe(name).exists():
+                yield from self._of_recipe(space, name)
+
+    def _of_recipe(self, space: Workspace, name: str) -> Iterator[ListedText]:
+        run = Run(load_recipe(space.recipe(name), was_run=True), space)
         records = Records(run)
         for cell in run.cells:
             for detection in cell.recipe.detection:
@@ -104,13 +132,13 @@ class Answers:
                         verdict = "failed"
                         if not scored.failed:
                             verdict = "found" if scored.score["p_value"] <= self._fpr else "not found"
-                        yield ListedText(name, records, attack, scored, verdict)
+                        yield ListedText(str(space.folder), name, records, attack, scored, verdict)
 
     def choices(self) -> JsonObject:
         """What the page needs when it opens: the values of the filters and the number of texts."""
         values = {field: list(dict.fromkeys(getattr(entry, field) for entry in self.entries)) for field in FIELDS}
-        folder = str(self._workspace.folder)
-        return {"fields": values, "texts": len(self.entries), "fpr": self._fpr, "folder": folder}
+        folders = ", ".join(str(space.folder) for space in self._workspaces)
+        return {"fields": values, "texts": len(self.entries), "fpr": self._fpr, "folder": folders, "state": self.state}
 
     def chosen(self, filters: Mapping[str, str]) -> list[int]:
         """The numbers of the entries with these values; a field that is empty or absent may have any."""
@@ -128,18 +156,24 @@ class Answers:
             entry = self.entries[number]
             beginning = " ".join(entry.text[: 2 * _BEGINNING].split())[:_BEGINNING]
             rows.append({"number": number, "beginning": beginning, **_figures(entry)})
-        return {"total": len(numbers), "page": page, "pages": pages, "rows": rows}
+        return {"state": self.state, "total": len(numbers), "page": page, "pages": pages, "rows": rows}
 
     def text(self, number: int) -> JsonObject:
-        """A text beside the text before the attack, with the words that differ."""
+        """A text beside the text before the attack, with the words that differ, and the others from its prompt and attack."""
         entry = self._entry(number)
-        job, human = entry.scored.job.content, entry.attack == HUMAN_TEXT
-        before, after = "" if human else entry.original, entry.text
+        before, after = "" if entry.attack == HUMAN_TEXT else entry.original, entry.text
+        same = (entry.data, entry.prompt, entry.attack)
+        others = [
+            {"number": i, "run": other.run, "watermark": other.watermark}
+            for i, other in enumerate(self.entries)
+            if i != number and entry.prompt and (other.data, other.prompt, other.attack) == same
+        ]
         attacked, step = bool(entry.scored.steps), entry.scored.steps[-1] if entry.scored.steps else {}
         return {
             **_figures(entry),
             "number": number,
-            "prompt": "" if human else job.secret_text,
+            "prompt": entry.prompt,
+            "others": others,
             "original": before,
             "text": after,
             "attacked": attacked,
@@ -177,13 +211,14 @@ class Answers:
         chances = [round(chance, 3) for chance in answer.sentence_chances]
         return answer.report(self._fpr) | {"sentence_chances": chances}
 
-    @cached_property
-    def tables(self) -> dict[str, Table]:
+    def _tables(self) -> Iterator[tuple[str, Table]]:
         """The tables of the finished runs; a run that has not ended has no results on disk, and computing them takes long."""
-        paths = map(self._workspace.results, self._workspace.names())
-        every = [load_results(path) for path in paths if path.exists()]
-        parts = [(results["name"], (*tables.details(results), *tables.human(results))) for results in every]
-        return {f"{name}: {table.title}": table for name, of_recipe in parts for table in of_recipe}
+        for space in self._workspaces:
+            where = f"{space.folder}, " if len(self._workspaces) > 1 else ""
+            for path in filter(Path.exists, map(space.results, space.names())):
+                results = load_results(path)
+                for table in (*tables.details(results), *tables.human(results)):
+                    yield f"{where}{results['name']}: {table.title}", table
 
     def table(self, title: str) -> Table:
         """The table with this title."""

@@ -43,7 +43,7 @@ Query = Mapping[str, str]
 
 
 class ViewServer(ThreadingHTTPServer):
-    """An HTTP server on the loopback address for one workspace."""
+    """An HTTP server on the loopback address for the records of some runs."""
 
     daemon_threads = True
 
@@ -95,6 +95,10 @@ class _Handler(BaseHTTPRequestHandler):
             content = FORMATS[form](answers.table(query.get("title", ""))).encode("utf-8", "replace")
             self._send(content, "text/plain; charset=utf-8", name=f"table.{_ENDINGS[form]}")
         elif path in _QUESTIONS:
+            if path == "choices":
+                answers.refresh()
+            elif "state" in query and _number(query, "state") != answers.state:
+                raise NotThere("the records have changed, so the list is read again; choose the text again")
             self._send_json(_QUESTIONS[path](answers, query))
         else:
             raise NotThere(f"there is nothing at {path}")

@@ -4,10 +4,12 @@
     python benchmarks/chat_prompts.py --output chat.jsonl --count 3 --candidates 16        # three prompts of each class
     python benchmarks/chat_prompts.py --output chat.jsonl --llm transformers:qwen2.5-coder-1.5b --device cuda
 
-The prompts (data/chat_prompts.tsv) are short questions, lists, requests for code, letters and stories. Lengths and finish
-reasons are compared (two-sample Kolmogorov-Smirnov test; 95% interval of the mean of the paired differences); whether code
-fences close and blocks of Python parse; and the share of marked answers that is found at a false-positive rate of 1%, by
-length. Answers are saved as they come, and a run goes on where another stopped.
+The prompts (data/chat_prompts.tsv) are short questions, lists, requests for code, letters and stories; with `--prompts form`
+they ask for 13 forms of answers, such as quotations, fences, tables and endless sentences (data/form_prompts.tsv).
+Lengths and finish reasons are compared (two-sample Kolmogorov-Smirnov test; 95% interval of the mean of the paired
+differences); whether code fences close and blocks of Python parse; the share of marked answers that is found at a
+false-positive rate of 1%, by length and by what the service says of them; and how many of their words are marked. Answers are
+saved as they come, and a run goes on where another stopped.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from alimark.core._util.jsonl import JsonlWriter, read_jsonl
 from alimark.core.llm.base import Message, Request, Sampling, never
 from local_service import Running, add_options, running_service
 
-PROMPTS = Path(__file__).with_name("data") / "chat_prompts.tsv"
+PROMPTS = Path(__file__).with_name("data")
 FPR = 0.01
 LENGTHS = ((1, 2), (3, 5), (6, 9), (10, 19), (20, 10_000))
 _FENCE = re.compile(r"^[ \t]{0,3}(?:`{3,}|~{3,})", re.MULTILINE)
@@ -36,9 +38,9 @@ _PYTHON = re.compile(r"^```(?:python|py)[^\n]*\n(.*?)^```", re.MULTILINE | re.DO
 Answer = dict[str, Any]
 
 
-def prompts(count: int | None) -> list[tuple[str, str, str]]:
-    """Returns the id, the class and the text of each prompt; `count` prompts of each class."""
-    lines = [line.split("\t", 1) for line in PROMPTS.read_text("utf-8").splitlines()]
+def prompts(name: str, count: int | None) -> list[tuple[str, str, str]]:
+    """Returns the id, the class and the text of each prompt of a file; `count` prompts of each class."""
+    lines = [line.split("\t", 1) for line in (PROMPTS / f"{name}_prompts.tsv").read_text("utf-8").splitlines()]
     numbered: list[tuple[str, str, str]] = []
     for kind in dict.fromkeys(kind for kind, _ in lines):
         of_kind = [text for other, text in lines if other == kind]
@@ -56,14 +58,16 @@ def marked(running: Running, text: str, seed: int, max_tokens: int) -> Answer:
     return {
         "text": choice["message"]["content"], "finish": choice["finish_reason"], "tokens": answer["usage"]["completion_tokens"],
         "sampled": answer["alimark"]["tokens_sampled"][0], "sentences": len(answer["alimark"]["matches"][0]),
-        "too_short": answer["alimark"]["too_short"][0],
+        "p_value": answer["alimark"]["p_value"][0],
+    } | {name: answer["alimark"][name][0] for name in ("too_short", "found", "words", "words_marked")} | {
+        "needed": answer["alimark"]["sentences_needed"]
     }  # fmt: skip
 
 
 def plain(running: Running, text: str, seed: int, max_tokens: int) -> Answer:
     """Returns the engine's own answer to a prompt, sampled alike."""
     request = Request("", 1, seed, messages=(Message("user", text),))
-    [[draw]] = running.llm.draw([request], Sampling(max_tokens=max_tokens, may_end=True), never)
+    [[draw]] = running.llm.draw([request], Sampling(repetition_penalty=1.0, max_tokens=max_tokens, may_end=True), never)
     finish = "length" if draw.ended == "length" else "stop"
     return {"text": draw.text.strip(), "finish": finish, "tokens": draw.tokens, "sampled": draw.tokens}
 
@@ -73,8 +77,8 @@ def write(running: Running, options: argparse.Namespace) -> None:
     with JsonlWriter(options.output) as writer:
         jobs = [
             (f"{name}/{way.__name__}", kind, text, way)
-            for name, kind, text in prompts(options.count)
-            for way in (marked, plain)
+            for name, kind, text in prompts(options.prompts, options.count)
+            for way in ((marked,) if options.only_marked else (marked, plain))
             if f"{name}/{way.__name__}" not in writer.done
         ]
 
@@ -98,10 +102,10 @@ def write(running: Running, options: argparse.Namespace) -> None:
 
 
 def detect(running: Running, records: Sequence[Answer]) -> None:
-    """Adds the p-value to each answer."""
-    mark = AliMark(running.key, embedder=running.embedder)
-    texts = [record["text"] or "Nothing." for record in records]
-    for record, detection in zip(records, mark.detect(texts), strict=True):
+    """Adds the p-value to each answer; the service has said that of its own."""
+    mark, others = AliMark(running.key, embedder=running.embedder), [one for one in records if "p_value" not in one]
+    texts = [record["text"] or "Nothing." for record in others]
+    for record, detection in zip(others, mark.detect(texts) if texts else [], strict=True):
         record["p_value"] = detection.p_value
 
 
@@ -114,7 +118,7 @@ def report(records: Sequence[Answer], longest: int) -> Iterator[str]:
     both = [name for name in by_way["marked"] if name in by_way["plain"]]
     yield "| class | prompts | tokens marked | tokens plain | difference, 95% interval | KS p | `stop` marked | `stop` plain |"
     yield "| --- |" + " ---: |" * 7
-    for kind in [*dict.fromkeys(by_way["marked"][name]["class"] for name in both), "all"]:
+    for kind in [*dict.fromkeys(by_way["marked"][name]["class"] for name in both), *(["all"] if both else [])]:
         names = [name for name in both if kind in ("all", by_way["marked"][name]["class"])]
         ours, theirs = ([by_way[way][name] for name in names] for way in ("marked", "plain"))
         yield _lengths(kind, ours, theirs, longest)
@@ -129,6 +133,27 @@ def report(records: Sequence[Answer], longest: int) -> Iterator[str]:
         span = f"{least} to {most}" if most < 1000 else f"{least} or more"
         yield f"| {span} | {len(answers)} | {sum(record['p_value'] <= FPR for record in answers)} | |"
     yield f"| all | {len(by_way['marked'])} | {total} | {false} |"
+    yield from labels(list(by_way["marked"].values()))
+
+
+def labels(answers: Sequence[Answer]) -> Iterator[str]:
+    """Tables of what the service says of its answers: the label `too_short`, and the words that are marked."""
+    long_enough = [one for one in answers if one["needed"] is not None and one["sentences"] >= one["needed"]]
+    kinds = {
+        "sentences_needed or more": long_enough,
+        "`too_short` false": [one for one in answers if not one["too_short"]],
+        "`too_short` true": [one for one in answers if one["too_short"]],
+    }
+    yield "\n| label | answers | found |\n| --- | ---: | ---: |"
+    yield from (
+        f"| {kind} | {len(group)} | {sum(one['found'] or 0 for one in group)} |" for kind, group in kinds.items()
+    )
+    yield "\n| class | answers | found | words | marked |\n| --- | ---: | ---: | ---: | ---: |"
+    for kind in [*dict.fromkeys(one["class"] for one in answers), "all"]:
+        group = [one for one in answers if kind in ("all", one["class"])]
+        words, marked_words = (sum(one[name] for one in group) for name in ("words", "words_marked"))
+        is_found = sum(one["found"] or 0 for one in group)
+        yield f"| {kind} | {len(group)} | {is_found} | {words} | {marked_words / max(1, words):.0%} |"
 
 
 def _lengths(kind: str, ours: Sequence[Answer], theirs: Sequence[Answer], longest: int) -> str:
@@ -176,6 +201,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
     parser.add_argument("--output", type=Path, required=True, help="JSONL to append answers to")
+    parser.add_argument(
+        "--prompts", choices=("chat", "form"), default="chat", help="form: 13 forms of answers, 5 texts each"
+    )
+    parser.add_argument("--only-marked", action="store_true", help="no unmarked answers beside them")
     parser.add_argument("--count", type=int, help="prompts of each class; default, all 20")
     parser.add_argument("--max-tokens", type=int, default=400)
     parser.add_argument("--up-to", type=int, default=10**9, help="lengths are counted up to so many tokens")
@@ -185,7 +214,7 @@ def main() -> None:
         write(running, options)
         records = [record for _, record in read_jsonl(options.output) if isinstance(record, dict)]
         detect(running, records)
-    print(f"\n{options.llm}, {options.candidates} candidates, at most {options.max_tokens} tokens\n")
+    print(f"\n{options.llm}, {options.strength or options.candidates}, at most {options.max_tokens} tokens\n")
     print("\n".join(report(records, options.up_to)))
 
 

@@ -18,6 +18,7 @@ import uvicorn
 
 from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.loading import load_embedder
+from alimark.core.generation.settings import STRENGTHS
 from alimark.core.keys.key import Key
 from alimark.core.llm import load_llm
 from alimark.core.llm.base import LLM
@@ -33,6 +34,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--embedder", default="all-MiniLM-L6-v2")
     parser.add_argument("--device", help="cuda or cpu, for engines and embedders that can choose")
     parser.add_argument("--candidates", type=int, default=64)
+    parser.add_argument("--decision", choices=("soft", "hard"), default="soft", help="the kind of key")
+    parser.add_argument("--strength", choices=STRENGTHS, help="in place of --candidates, with steering where it can be")
     parser.add_argument("--seed", type=int, default=1)
 
 
@@ -64,11 +67,12 @@ def running_service(options: argparse.Namespace) -> Iterator[Running]:
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(
-            data=Path(folder), port=port, candidates=options.candidates, llm=llm.name, rate=0, write_queue=256,
-            concurrency=10_000, timeout=36_000,
+            data=Path(folder), port=port, strength=options.strength, llm=llm.name, rate=0, write_queue=256,
+            candidates=None if options.strength else options.candidates, concurrency=10_000, timeout=36_000,
         )  # fmt: skip
         service = Service(settings, llm=lambda _: llm, embedder=lambda _: embedder)
-        key = Key.generate(embedder=embedder, secret=b"benchmarks of chat, 32 bytes in."[:32])
+        secret = b"benchmarks of chat, 32 bytes in."[:32]
+        key = Key.generate(embedder=embedder, secret=secret, decision=options.decision)
         service.ring.add(key)
         token = service.tokens.create(["generate", "detect"])[1]
         service.warm_up()

@@ -15,16 +15,20 @@ import letters
 
 
 def test_a_hundred_prompts_of_five_classes() -> None:
-    prompts = chat_prompts.prompts(None)
+    prompts = chat_prompts.prompts("chat", None)
     assert set(Counter(kind for _, kind, _ in prompts).values()) == {20}
     assert len({text for _, _, text in prompts}) == len({name for name, _, _ in prompts}) == 100
-    assert len(chat_prompts.prompts(2)) == 10
+    assert len(chat_prompts.prompts("chat", 2)) == 10
+    forms = chat_prompts.prompts("form", None)
+    assert set(Counter(kind for _, kind, _ in forms).values()) == {5}
+    assert len({kind for _, kind, _ in forms}) == 13
 
 
 def answer(way: str, number: int, tokens: int, p_value: float, text: str = "Yes.") -> dict[str, Any]:
     return {
         "id": f"code-{number}/{way}", "class": "code", "way": way, "text": text, "finish": "stop", "tokens": tokens,
-        "sentences": 12, "p_value": p_value,
+        "sentences": 12, "p_value": p_value, "found": p_value <= 0.01, "needed": 5, "words": 9, "words_marked": 4,
+        "too_short": False,
     }  # fmt: skip
 
 
@@ -38,6 +42,8 @@ def test_the_report_on_chat_prompts() -> None:
     assert "| Python blocks that parse | 20 of 20 | 0 of 20 |" in report
     assert "| 10 to 19 | 20 | 11 | |" in report
     assert "| all | 20 | 11 | 0 |" in report
+    assert "| `too_short` false | 20 | 11 |" in report
+    assert "| code | 20 | 11 | 180 | 44% |" in report
 
 
 def test_what_a_letter_has_to_keep() -> None:

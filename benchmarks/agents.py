@@ -97,7 +97,8 @@ def langchain_loop(url: str, token: str, model: str) -> str:
     from langchain_core.messages import HumanMessage, ToolMessage
     from langchain_openai import ChatOpenAI
 
-    chat: Any = ChatOpenAI(base_url=url, api_key=token, model=model, max_tokens=80, temperature=0)
+    options: dict[str, Any] = {"base_url": url, "api_key": token, "model": model, "max_tokens": 80, "temperature": 0}
+    chat: Any = ChatOpenAI(**options)
     messages: list[Any] = [HumanMessage(str(ASK[0]["content"]))]
     for turn in range(4):
         answer = chat.bind_tools(TOOLS, tool_choice="required" if not turn else "auto").invoke(messages)

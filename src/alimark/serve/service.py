@@ -20,6 +20,7 @@ from alimark.core._util.work import TimedFuture
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.loading import load_embedder
+from alimark.core.generation.steering import steerable, token_vectors
 from alimark.core.keys.key import Key
 from alimark.core.llm import load_llm
 from alimark.core.llm.base import LLM, ForwardsRequests
@@ -149,10 +150,13 @@ class Service:
             return self._llms[name]
 
     def warm_up(self) -> None:
-        """Compiles the detection kernels and loads the embedder, so that the first request need not wait for it."""
+        """Compiles the detection kernels, loads the embedder and computes what steers, so that no request waits for it."""
         from alimark.core.detection.pipeline import warm_up
 
-        warm_up(Key.generate(embedder=self.embedder(self.settings.embedder)), DetectionSettings())
+        key = Key.generate(embedder=self.embedder(self.settings.embedder))
+        warm_up(key, DetectionSettings())
+        if steerable(self.llm, key):
+            token_vectors(self.llm, key)
 
     async def refresh_forever(self) -> None:
         """Reads regularly what other processes changed, and deletes records that are too old."""

@@ -13,7 +13,7 @@ from corpora import task
 from alimark import Key
 from alimark.audit.answers import SCHEMA
 from alimark.audit.run import run
-from alimark.cli.audit import printable
+from alimark.cli.audit import shown_name
 from alimark.core.detection.settings import DetectionSettings
 from alimark.errors import RecordError
 from alimark.testing import StandInEmbedder
@@ -102,7 +102,7 @@ def test_lines_that_cannot_be_read_or_written(tmp_path: Path, key: Key) -> None:
     assert "NaN" not in of_id, "which is no JSON"
     assert of_id["nothing"]["failed"]
     assert sum("200,0" in answer.get("error", "") for answer in answers) == 1
-    assert printable("\x1b[2J[red]\n") == "\\x1b[2J[red]\\x0a"
+    assert shown_name("\x1b[2J[red]\n") == "\\x1b[2J[red]\\x0a"
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "not gzip"])

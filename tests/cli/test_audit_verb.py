@@ -11,6 +11,7 @@ from alimark import Key
 from alimark.cli.demo import HUMAN
 from alimark.testing import StandInEmbedder
 from commands import Run
+from fixed_texts import unmarked
 
 EMBEDDER = StandInEmbedder()
 
@@ -32,12 +33,16 @@ def documents(tmp_path: Path, marked_file: Path) -> Path:
 def test_every_document_is_answered_once(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
     source, output = documents(tmp_path, marked_file), tmp_path / "found.jsonl"
     done = run("audit", "-k", key_file, "--input", source, "--output", output, "--json")
-    assert done.status == 0
+    assert done.status == 1
     summary = json.loads(done.out)
     assert (summary["documents"], summary["failed"], summary["found_at_fdr"]) == (7, 4, 1)
     assert set(summary["time_shares"]) == {"reading", "splitting", "embedding", "alignment", "writing"}
     answers = {record["id"]: record for record in map(json.loads, output.read_text().splitlines())}
     assert answers["a"]["p_value"] < 0.01
+    assert list(answers["a"])[:2] == ["id", "statement"]
+    assert answers["a"]["statement"].startswith(
+        "The mark of this key is in the text. By chance a text would look like this"
+    )
     assert answers["a"]["input"] == {"source": "web"}
     assert (answers["a"]["found"], answers["a"]["verdict"], answers["b"]["found"]) == (True, "found", False)
     assert answers["a"]["q_value"] == pytest.approx(answers["a"]["p_value"] * 3)
@@ -82,7 +87,11 @@ def test_foreign_output_is_left_alone(run: Run, key_file: Path, marked_file: Pat
 
 def test_positional_inputs_of_every_kind(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
     source, output = documents(tmp_path, marked_file), tmp_path / "found.jsonl"
-    assert run("audit", "-k", key_file, source, "-o", output).status == 0
+    done = run("audit", "-k", key_file, source, "-o", output, "--allow-failed")
+    assert done.status == 0
+    assert done.out.startswith("The mark is in 1 of 3 documents. Of those named, at most 5% are expected to be wrong.")
+    assert "4 documents could not be tested." in done.out
+    assert "/docs.jsonl@" in done.out, "documents that failed are named"
     assert len(output.read_text().splitlines()) == 7
     letters = tmp_path / "letters"
     letters.mkdir()
@@ -90,7 +99,7 @@ def test_positional_inputs_of_every_kind(run: Run, key_file: Path, marked_file: 
         (letters / name).write_text(text)
     both = tmp_path / "both.jsonl"
     done = run("audit", "-k", key_file, letters, source, "-o", both, "--json")
-    assert (done.status, json.loads(done.out)["documents"]) == (0, 9), done.err
+    assert (done.status, json.loads(done.out)["documents"]) == (1, 9), done.err
     assert f"1 file of unknown kind is skipped: {letters / 'c.bin'}" in done.err
     answers = {record["id"]: record for record in map(json.loads, both.read_text().splitlines())}
     first = json.loads(output.read_text().splitlines()[0])
@@ -99,6 +108,24 @@ def test_positional_inputs_of_every_kind(run: Run, key_file: Path, marked_file: 
     assert "text" not in answers[str(letters / "a.txt")]
     again = run("audit", "-k", key_file, letters, source, "-o", both, "--json")
     assert json.loads(again.out)["documents_now"] == 0
+
+
+def test_one_file_has_one_number_and_one_name(
+    run: Run, key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether `detect` tests a document or `audit`, and whichever way the path goes."""
+    monkeypatch.chdir(tmp_path)
+    for number in range(4):
+        Path(f"{number}.txt").write_text(" ".join(unmarked(12, number)))
+    done = run(
+        "audit", "-k", key_file, "../" + tmp_path.name + "/0.txt", *(f"{n}.txt" for n in range(4)), "-o", "a.jsonl"
+    )
+    assert done.status == 0
+    answers = [json.loads(line) for line in Path("a.jsonl").read_text().splitlines()]
+    assert [answer["id"] for answer in answers] == [str(tmp_path / f"{number}.txt") for number in range(4)]
+    shown = json.loads(run("detect", "-k", key_file, *(f"{n}.txt" for n in range(4)), "--json").out)
+    for name in ("p_value", "score", "statement", "verdict"):
+        assert [answer[name] for answer in answers] == [answer[name] for answer in shown], name
 
 
 def test_text_field(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:

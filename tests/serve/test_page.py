@@ -60,13 +60,13 @@ def test_paste_and_verdict(page: Any, marked: str, running: Running) -> None:
     page.fill("#text", marked)
     page.click("#check-form button.main")
     page.wait_for_selector("#result .panel")
-    assert "was found" in page.inner_text("#result .verdict")
-    assert "p-value is at most 0.001" in page.inner_text("#result .why")
+    assert page.inner_text("#result .verdict").startswith("The mark of this key is in the text. By chance")
+    assert "p <= 0.001" in page.inner_text("#result .why")
     assert page.locator("#result .text span.likely").count() >= 5
     assert page.locator("#result .text span").count() == 12
     assert page.locator("#result svg g.step path").count() >= 10
     title = page.locator("#result svg g.step.match title").first.text_content()
-    assert "of 8 bits" in title
+    assert "of random keys" in title
     with page.expect_download() as download:
         page.click("#result .download")
     evidence = json.loads(Path(download.value.path()).read_text())
@@ -93,18 +93,18 @@ def test_a_cut_text_and_an_unmarked_text(page: Any, marked: str) -> None:
 EVIDENCE = {
     "block_size": 8, "sentences": ["A.", "B.", "C.", "D.", "E."], "passages": [],
     "alignment": [
-        {"kind": "match", "sentences": [1], "block": 1, "agreed": 8, "part": None},
-        {"kind": "merge", "sentences": [2, 3], "block": 2, "agreed": 6, "part": None},
-        {"kind": "skip-block", "sentences": [], "block": 3, "agreed": None, "part": None},
-        {"kind": "split", "sentences": [4], "block": 4, "agreed": 7, "part": "left"},
-        {"kind": "split", "sentences": [4], "block": 5, "agreed": 2, "part": "right"},
-        {"kind": "skip-sentence", "sentences": [5], "block": None, "agreed": None, "part": None},
+        {"kind": "match", "sentences": [1], "block": 1, "agreed": 8, "part": None, "strength": 0.99},
+        {"kind": "merge", "sentences": [2, 3], "block": 2, "agreed": 6, "part": None, "strength": 0.92},
+        {"kind": "skip-block", "sentences": [], "block": 3, "agreed": None, "part": None, "strength": None},
+        {"kind": "split", "sentences": [4], "block": 4, "agreed": 7, "part": "left", "strength": 0.98},
+        {"kind": "split", "sentences": [4], "block": 5, "agreed": 2, "part": "right", "strength": 0.08},
+        {"kind": "skip-sentence", "sentences": [5], "block": None, "agreed": None, "part": None, "strength": None},
     ],
 }  # fmt: skip
 
 
 def test_every_move_is_drawn(page: Any) -> None:
-    """The drawing has lines for matches, brackets for merges and splits, gaps for missing blocks, and bits on hover."""
+    """The drawing has lines for matches, brackets for merges and splits, gaps for missing blocks, and strengths on hover."""
     page.evaluate(
         """async evidence => document.getElementById("result").append((await import("/page/show.js")).alignment(evidence))""",
         EVIDENCE,
@@ -113,8 +113,8 @@ def test_every_move_is_drawn(page: Any) -> None:
     assert count == {"match": 1, "merge": 2, "split": 4}
     assert page.locator("#result g.gone text").all_text_contents() == ["5 (no block)", "3 (missing)"]
     titles = page.locator("#result g.step title").all_text_contents()
-    assert titles[1] == "sentences 2 and 3 as one, block 2: 6 of 8 bits"
-    assert titles[4] == "sentence 4 (right half), block 5: 2 of 8 bits"
+    assert titles[1] == "sentences 2 and 3: merged, block 2, stronger than with 92% of random keys"
+    assert titles[4] == "sentence 4: split (right half), block 5, stronger than with 8% of random keys"
 
 
 def test_passages(page: Any, marked: str) -> None:
@@ -148,7 +148,7 @@ def test_files(page: Any, marked: str) -> None:
     page.click("#table th:nth-child(3) button")
     assert page.get_attribute("#table th:nth-child(3)", "aria-sort") == "descending"
     page.click("text=a.txt")
-    assert "was found" in page.inner_text("#result .verdict")
+    assert "is in the text" in page.inner_text("#result .verdict")
 
 
 def test_a_dropped_file(page: Any, marked: str) -> None:

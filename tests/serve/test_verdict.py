@@ -69,8 +69,9 @@ def test_nothing_but_the_verdict_leaves(running: Running, marked: str, capfd: py
                     == "The text cannot be checked. Send plain text in sentences, or a shorter part of it."
                 )
                 continue
-            assert set(answer.json()) == {"verdict", "false_positive_rate", "text_sha256"}
+            assert set(answer.json()) == {"statement", "verdict", "false_positive_rate", "text_sha256"}
             assert (answer.json()["verdict"] == "found") == (text == marked)
+            assert "at a false-positive rate of 1%" in answer.json()["statement"]
             assert not any(secret in answer.text for secret in secrets)
         heads = [client.post("/v1/verdict", json={"input": text}).headers for text in (marked, PLAIN)]
         assert [{name: head[name] for name in head if name not in names} for head in heads[1:]] == [

@@ -11,13 +11,14 @@ from alimark.core._util.json_types import JsonObject
 from alimark.core._util.jsonl import Record
 from alimark.core.detection.fields import FIELDS, FieldKind, fields_for, values
 from alimark.core.detection.results import Detection
+from alimark.core.detection.statements import statement
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
     from pyarrow import Schema
 
 SCHEMA: dict[str, FieldKind] = {
-    "id": str, "file": str, "place": int, "source": str, "verdict": str, "found": bool, "q_value": float,
+    "id": str, "statement": str, "file": str, "place": int, "source": str, "verdict": str, "found": bool, "q_value": float,
     **{field.name: field.kind for field in FIELDS if field in fields_for("audit")},
     "full": bool, "group": JsonObject, "failed": bool, "error": str, "input": JsonObject,
 }  # fmt: skip
@@ -41,7 +42,7 @@ def answer_fields(answer: Detection | AlimarkError, fpr: float) -> Record:
         verdict = str(answer.verdict(fpr))
     except AlimarkError:  # too few random keys were drawn to decide at this rate
         verdict = "undecided"
-    return {"verdict": verdict, "found": False, "failed": False, **values(answer, "audit")}
+    return {"verdict": verdict, "found": False, "failed": False, **values(answer, "audit", fpr)}
 
 
 def tests_made(row: Record) -> int:
@@ -56,8 +57,24 @@ def with_q_value(row: Record, q_value: float, fdr: float) -> Record:
         verdict = "found"
     elif verdict == "found" or (verdict == "undecided" and row.get("group")):
         verdict = "not found"
-    final = {name: value for name, value in row.items() if name != "group"}
-    return in_order(final | {"q_value": q_value, "found": verdict == "found", "verdict": verdict})
+    words = row["statement"] if verdict == row["verdict"] else in_words(row, verdict)
+    final = {"statement": words, "q_value": q_value, "found": verdict == "found", "verdict": verdict}
+    return in_order({name: value for name, value in row.items() if name != "group"} | final)
+
+
+def in_words(row: Record, verdict: str) -> str:
+    """What an answer says of its document with a verdict, in a sentence or two."""
+    at_most = row["p_value"] <= least_p_value(row)
+    passages = [(passage["first"], passage["last"]) for passage in row.get("passages") or ()]
+    return statement(
+        verdict, row["p_value"], at_most=at_most, keys_tried=row["keys_tried"], key_id=row["key_id"], passages=passages
+    )  # fmt: skip
+
+
+def least_p_value(row: Record) -> float:
+    """The smallest p-value that the random keys behind an answer allow."""
+    least: float = min(1.0, tests_made(row) / (row["draws"] + 1))
+    return least * (1 + 1e-9)
 
 
 def kept_input(record: Record, document_id: str, field: str) -> Record:

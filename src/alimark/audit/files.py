@@ -12,6 +12,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -40,6 +41,8 @@ BLOCK_BYTES = 2 << 20
 MAX_DOCUMENT = 8 << 20
 """Bytes. A longer document is skipped and recorded as failed."""
 _FILES_PER_BLOCK = 256
+_FEW_FILES, _FEW_BYTES = 100, 256 << 10
+"""An audit of so many files of one document each, and so many bytes of others, is small."""
 _KINDS: dict[str, FileKind] = {".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 _KINDS |= dict.fromkeys(ENDINGS, "text")
 _NAMED = 100
@@ -110,7 +113,8 @@ def arrow() -> ModuleType:
 def file_system(location: str) -> tuple[FileSystem, str]:
     """The file system of a path or address (pyarrow's where it knows the address, else fsspec's), and the path on it."""
     if "://" not in location or location.startswith("file://"):
-        return LocalFileSystem(), Path(location.removeprefix("file://")).expanduser().absolute().as_posix()
+        path = Path(location.removeprefix("file://")).expanduser().absolute()
+        return LocalFileSystem(), Path(os.path.normpath(path)).as_posix()
     if location.lower().startswith(_WEB):
         raise AlimarkError(
             f"{_bare(location)} is a web address, and alimark does not download pages; save them as files first"
@@ -162,6 +166,19 @@ def find(locations: Sequence[str]) -> tuple[FileSystem, list[DocumentFile], list
             f"with .gz, .zst, .bz2 or .lz4), {', '.join(ENDINGS)}"
         )
     return fs, [sources[path] for path in sorted(sources)], sorted(passed_over)
+
+
+def is_small(locations: Sequence[str], output: str | None) -> bool:
+    """Whether an audit into a JSONL file is of few local documents, so that each can be tested as if it were alone."""
+    if not output or is_folder(output) or not locations or any("://" in location for location in locations):
+        return False
+    _, sources, _ = find(locations)
+    return len(sources) <= _FEW_FILES and sum(file.size for file in sources if file.kind != "text") <= _FEW_BYTES
+
+
+def is_folder(output: str) -> bool:
+    """Whether an output stands for a folder of Parquet files, not for a JSONL file."""
+    return "://" in output or output.endswith(("/", "\\")) or Path(output).is_dir() or not Path(output).suffix
 
 
 def passed_over_message(names: Sequence[str]) -> str:

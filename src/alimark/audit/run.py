@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from alimark.audit import summary
-from alimark.audit.answers import tests_made
-from alimark.audit.files import find, passed_over_message, plan
+from alimark.audit.answers import least_p_value
+from alimark.audit.files import find, is_folder, passed_over_message, plan
 from alimark.audit.pool import Cluster, Died, LocalPool, RayPool, WorkEnded
-from alimark.audit.sinks import JsonlSink, ParquetSink, Sink, WorkBlocks, is_folder
+from alimark.audit.sinks import JsonlSink, ParquetSink, Sink, WorkBlocks
 from alimark.audit.worker import Audit, Begun, Report, Work, Worker
 from alimark.core._util.jsonl import Record
 from alimark.core.detection.stats.p_values import MAX_DRAWS
@@ -267,7 +267,6 @@ class _AuditRun:
             if row["failed"]:
                 continue
             tests += 1
-            least = min(1.0, tests_made(row) / (row["draws"] + 1))
-            if row["full"] and row["p_value"] <= least * (1 + 1e-9):
+            if row["full"] and row["p_value"] <= least_p_value(row):
                 floor.append((work, self.sink.identity(row), row["draws"]))
         return tests, floor

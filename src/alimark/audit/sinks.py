@@ -28,7 +28,7 @@ from alimark.errors import AlimarkError, RecordError
 if TYPE_CHECKING:
     from alimark.audit.worker import Audit
 
-VERSION = 4
+VERSION = 5
 _ROWS_PER_WRITE = 4096
 WorkBlocks = tuple[Block, ...]
 """A unit of work."""
@@ -243,11 +243,6 @@ class ParquetSink:
 
 
 Sink = JsonlSink | ParquetSink
-
-
-def is_folder(output: str) -> bool:
-    """Whether an output stands for a folder of Parquet files, not for a JSONL file."""
-    return "://" in output or output.endswith(("/", "\\")) or Path(output).is_dir() or not Path(output).suffix
 
 
 def _manifest(audit: Audit, sources: Sequence[DocumentFile]) -> Record:

@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from heapq import nsmallest
 
-from alimark.audit.answers import in_order, with_q_value
+from alimark.audit.answers import in_order, in_words, least_p_value, with_q_value
 from alimark.audit.auditor import Auditor
 from alimark.audit.sinks import Sink, WorkBlocks
 from alimark.audit.templates import MAX_FOUND, MAX_OTHERS, effective_count
 from alimark.audit.worker import Audit, documents_of, reason
 from alimark.core._util.jsonl import Record
+from alimark.core.detection.statements import counted
 
 _NAMED = 100
 """The number of documents in the summary in which a mark was found; those with the smallest p-values come first."""
@@ -54,6 +55,11 @@ def q_values_of(counts: Counter[float]) -> dict[float, float]:
 
 # Shared text
 
+UNDECIDED = (
+    "The document shares so much text with {:,} others that chance marks all of them or none. Check documents with text of "
+    "their own, or the part of this one that the others do not have."
+)
+
 
 def check_groups(sink: Sink, works: Sequence[WorkBlocks], audit: Audit, auditor: Callable[[], Auditor]) -> Record:
     """Looks for shared text among the documents that were found, and marks those as undecided that chance can explain.
@@ -86,7 +92,10 @@ def check_groups(sink: Sink, works: Sequence[WorkBlocks], audit: Audit, auditor:
 
     def marked(row: Record) -> Record:
         group = of_document.get(sink.identity(row))
-        return row if group is None else in_order(row | {"verdict": "undecided", "found": False, "group": group})
+        if group is None:
+            return row
+        words = f"{in_words(row, 'undecided')} {UNDECIDED.format(group['documents'] - 1)}"
+        return in_order(row | {"statement": words, "verdict": "undecided", "found": False, "group": group})
 
     if touched:
         sink.rewrite(list(touched), marked)
@@ -143,17 +152,21 @@ def _texts(sink: Sink, audit: Audit, candidates: dict[str, list[Candidate]]) -> 
 
 def summarise(sink: Sink, works: Sequence[WorkBlocks], fpr: float, fdr: float) -> Record:
     """The counts of all answers: documents with a p-value up to `fpr`, and those found at the rate `fdr`."""
-    failures, keys = Counter[str](), Counter[str]()
+    failures, keys, verdicts = Counter[str](), Counter[str](), Counter[str]()
     sources: dict[str, list[int]] = {}
     discoveries: list[Record] = []
+    failed: list[Record] = []
     tests = at_fpr = full = 0
     limit = 0.0
-    names = ["id", "file", "p_value", "q_value", "failed", "error", "full", "found", "key_id", "source"]
+    names = ["id", "file", "p_value", "q_value", "failed", "error", "full", "found", "key_id", "source", "verdict"]
+    names += ["draws", "keys_tried", "readings", "searches"]
     for _, row in sink.rows(works, names):
         counts = sources.setdefault(row.get("source") or row["file"], [0, 0])
         counts[0] += 1
+        verdicts[row["verdict"]] += 1
         if row["failed"]:
             failures[reason(row["error"])] += 1
+            failed += [{name: row[name] for name in ("id", "file", "error")}] if len(failed) < _NAMED else []
             continue
         tests += 1
         full += row["full"]
@@ -162,14 +175,18 @@ def summarise(sink: Sink, works: Sequence[WorkBlocks], fpr: float, fdr: float) -
             counts[1] += 1
             keys[row["key_id"]] += 1
             limit = max(limit, row["p_value"])
-            discoveries.append({name: row[name] for name in ("id", "file", "p_value", "q_value", "key_id")})
+            discovery = {name: row[name] for name in ("id", "file", "p_value", "q_value", "key_id")}
+            discoveries.append(discovery | {"at_most": row["p_value"] <= least_p_value(row)})
             if len(discoveries) >= 2 * _NAMED:
                 discoveries = _best(discoveries)
     named = sorted(sources, key=lambda name: (-sources[name][1], name))[:_SOURCES]
     return {
+        "statement": _statement(verdicts, tests, fdr),
         "documents": tests + failures.total(),
+        "verdicts": dict(verdicts.most_common()),
         "failed": failures.total(),
         "failures": dict(failures.most_common()),
+        "failed_documents": failed,
         "tested_in_full": full,
         "fpr": fpr,
         "found_at_fpr": at_fpr,
@@ -181,6 +198,22 @@ def summarise(sink: Sink, works: Sequence[WorkBlocks], fpr: float, fdr: float) -
         "sources": len(sources),
         "found_by_source": {name: {"documents": sources[name][0], "found": sources[name][1]} for name in named},
     }
+
+
+def _statement(verdicts: Counter[str], tests: int, fdr: float) -> str:
+    """What an audit says, in sentences for people who have no statistics."""
+    found, tested = verdicts["found"], counted(tests, "document")
+    if found:
+        text = f"The mark is in {found:,} of {tested}. Of those named, at most {100 * fdr:g}% are expected to be wrong."
+    else:
+        text = f"The mark was found in none of {tested}. That does not mean that people wrote them."
+    if short := verdicts["too short to tell"]:
+        text += f" {short:,} {'is' if short == 1 else 'are'} too short to tell."
+    if undecided := verdicts["undecided"]:
+        text += f" {undecided:,} {'is' if undecided == 1 else 'are'} undecided: chance could explain what was seen."
+    if failed := verdicts["failed"]:
+        text += f" {counted(failed, 'document')} could not be tested."
+    return text
 
 
 def _best(discoveries: list[Record]) -> list[Record]:

@@ -21,8 +21,8 @@ from alimark.audit.files import BLOCK_BYTES, MAX_DOCUMENT, CorpusDocument, file_
 from alimark.audit.sinks import JsonlSink, ParquetSink, Sink, WorkBlocks
 from alimark.core._util.jsonl import Record, record_id, unique_id
 from alimark.core._util.work import Clock
-from alimark.core.detection.settings import PASSAGES_FROM
-from alimark.core.detection.stats.p_values import RandomKeys
+from alimark.core.detection.settings import PASSAGES_FROM, DetectionSettings
+from alimark.core.detection.stats.p_values import RandomKeys, draws_for_keys
 from alimark.core.embedding.base import Embedder, at_precision, precision_of, precisions_of
 from alimark.core.embedding.loading import load_embedder
 from alimark.core.keys.key import Sealed
@@ -90,12 +90,21 @@ class Audit:
 
     @classmethod
     def of(
-        cls, keys: Sequence[Key], inputs: Sequence[str], output: str, settings: RandomKeys, draws: int | None = None
+        cls, keys: Sequence[Key], inputs: Sequence[str], output: str, settings: RandomKeys, draws: int | None = None, *,
+        first_pass: FirstPass | None = None,
     ) -> Audit:  # fmt: skip
         """An audit whose tests stop early, so that many random keys cost little; `draws` is the number that the user chose."""
         settings = replace(
             settings, draws=max(draws or FIRST_DRAWS, settings.draws), stop_after=settings.stop_after or STOP_AFTER
         )
+        return cls(tuple(map(Sealed, keys)), tuple(inputs), output, settings, first_pass=first_pass)
+
+    @classmethod
+    def as_detect(cls, keys: Sequence[Key], inputs: Sequence[str], output: str, settings: RandomKeys) -> Audit:
+        """An audit of few documents, which tests each as `alimark detect` does, so that both give the same p-value."""
+        if isinstance(settings, DetectionSettings) and settings.precision == "auto":
+            settings = replace(settings, precision="float32")  # not first in a faster one
+        settings = replace(settings, draws=draws_for_keys(settings.draws, len(keys)))
         return cls(tuple(map(Sealed, keys)), tuple(inputs), output, settings)
 
 
@@ -158,7 +167,8 @@ def documents_of(audit: Audit, sink: Sink, blocks: WorkBlocks) -> Iterator[Corpu
     seen: set[str] = set()
     for number, document in enumerate(documents, 1):
         record = document.record if isinstance(document.record, dict) else {}
-        named = record or {"id": f"{document.file}@{document.place}"}
+        place = f"@{document.place}" if document.place >= 0 else ""
+        named = record or {"id": f"{document.file}{place}"}
         if isinstance(sink, JsonlSink):
             yield replace(document, id=unique_id(named, number, seen, field=audit.text_field))
         else:

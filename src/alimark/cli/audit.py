@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from alimark.cli import loading, options, show
+from alimark.core.detection.statements import counted, how_often
 from alimark.errors import AlimarkError
 
 if TYPE_CHECKING:
@@ -64,6 +66,12 @@ By = Annotated[
 BlockSize = Annotated[int, typer.Option(min=1, help="Kilobytes of a block, the unit of work of a worker.")]
 MaxDocument = Annotated[int, typer.Option(min=1, help="Megabytes; longer documents are recorded as failed.")]
 TimeLimit = Annotated[float, typer.Option(help="Seconds that one step of a document may take before Ray gives it up.")]
+AllowFailed = Annotated[
+    bool,
+    typer.Option(
+        "--allow-failed", help="Exit with 0 although documents could not be tested; they are named all the same."
+    ),
+]
 Cache = Annotated[int, typer.Option(min=0, help="Megabytes of embeddings that each worker keeps.")]
 
 
@@ -94,6 +102,7 @@ def audit(
     block_size: BlockSize = 2048,
     time_limit: TimeLimit = 120,
     cache: Cache = 256,
+    allow_failed: AllowFailed = False,
     as_json: options.JsonOutput = False,
 ) -> None:
     """Tell which of many documents carry the mark of a key, at a false discovery rate.
@@ -108,19 +117,27 @@ def audit(
         alimark audit -k key.json letters/ -o found/
         alimark audit -k keys/ s3://bucket/docs -o found/ --engine ray
 
-    Exit status: 0 once every document has its answer, found or not; 2 error.
+    Exit status: 0 once every document has its answer, found or not; 1 where
+    documents could not be tested, unless --allow-failed; 2 error.
     """
+    from alimark.audit.files import is_small
     from alimark.audit.worker import Audit
     from alimark.core.keys.folder import load_keys
 
     keys = load_keys(key)
     settings = options.search_settings(keys, fpr, excerpt, restructure, llm, variants, draws, tail, null, precision)
+    names = [*(inputs or []), *(more_inputs or [])]
+    if draws is None and first_pass is None and llm is None and is_small(names, output):
+        asked = Audit.as_detect(keys, names, output or "", settings)
+    else:
+        asked = Audit.of(keys, names, output or "", settings, draws, first_pass=_first_pass(first_pass, keys, llm))
     task = replace(
-        Audit.of(keys, [*(inputs or []), *(more_inputs or [])], output or "", settings, draws), fpr=fpr, fdr=fdr, by=by,
-        device=device, first_pass=_first_pass(first_pass, keys, llm), text_field=text_field, block_bytes=block_size << 10,
+        asked, fpr=fpr, fdr=fdr, by=by,
+        device=device, text_field=text_field, block_bytes=block_size << 10,
         max_document=max_document << 20, time_limit=time_limit, cache=cache,
     )  # fmt: skip
-    _run_audit(task, _cluster(engine, address, workers, worker_cpus, device), llm, as_json)
+    failed = _run_audit(task, _cluster(engine, address, workers, worker_cpus, device), llm, as_json)
+    raise typer.Exit(1 if failed and not allow_failed else 0)
 
 
 def _first_pass(level: float | None, keys: list[Key], llm: str | None) -> FirstPass | None:
@@ -143,8 +160,8 @@ def _cluster(
     return Cluster(address, workers, worker_cpus, None if device and device != "cpu" else 0.0)
 
 
-def _run_audit(task: Audit, cluster: Cluster | None, llm: str | None, as_json: bool) -> None:
-    """Runs an audit with a progress bar, and prints its summary."""
+def _run_audit(task: Audit, cluster: Cluster | None, llm: str | None, as_json: bool) -> int:
+    """Runs an audit with a progress bar, prints its summary, and returns the number of documents that failed."""
     from alimark.audit.run import run
 
     if not task.inputs or not task.output:
@@ -160,7 +177,9 @@ def _run_audit(task: Audit, cluster: Cluster | None, llm: str | None, as_json: b
     except KeyboardInterrupt:
         show.note("stopped; what is answered is kept, and the same command continues from there")
         raise
-    (show.print_json if as_json else print_summary)(outcome.record())
+    summary = outcome.record()
+    (show.print_json if as_json else print_summary)(summary)
+    return int(summary["failed"])
 
 
 class AuditBar:
@@ -196,81 +215,100 @@ class AuditBar:
 
 
 def print_summary(summary: Record) -> None:
-    """Prints the summary of an audit, with counts by key and by source where there are several."""
+    """Prints the summary of an audit: what it says, what failed, and counts by key and by source where there are several."""
     others = summary["documents"] - summary["documents_read"]
-    several_keys, several_sources = len(summary["found_by_key"]) > 1, summary["sources"] > 1
+    several_keys, several_sources = len(summary["found_by_key"]) > 1, 1 < summary["sources"] < summary["documents"]
     lines = [
-        f"{summary['documents_read']:,} documents in, {summary['documents']:,} answers out, {summary['failed']:,} of them "
-        "failed",
-        *(f"  {count:,}: {why}" for why, count in summary["failures"].items()),
-        *([f"{others:,} answers are of documents that are not among the inputs of this run"] if others else []),
+        summary["statement"],
         *_found_lines(summary),
         *_group_lines(summary),
+        *_failed_lines(summary),
+        *([f"{others:,} of the answers are about documents of earlier runs into this output."] if others else []),
         *(f"  {count:,} under key {key}" for key, count in summary["found_by_key"].items() if several_keys),
         *(
-            f"  {counts['found']:,} of {counts['documents']:,} in {printable(name)}"
+            f"  {counts['found']:,} of {counts['documents']:,} in {shown_name(name)}"
             for name, counts in list(summary["found_by_source"].items())[:10]
             if counts["found"] and several_sources
         ),
         *_rate_lines(summary),
     ]
-    show.stdout().print("\n".join(lines), markup=False)
+    show.stdout().print("\n".join(lines), markup=False, soft_wrap=True)
 
 
 def _found_lines(summary: Record) -> list[str]:
-    """What was found, with the names of the documents."""
-    sound = summary["documents"] - summary["failed"]
-    lines = [
-        f"{summary['found_at_fpr']:,} with p <= {summary['fpr']:g} (about {summary['fpr'] * sound:,.1f} expected were none "
-        "marked)",
-        f"{summary['found_at_fdr']:,} found at a false discovery rate of {summary['fdr']:g}",
-    ]
+    """The documents that were found, and how many chance alone would give."""
+    lines = []
     for document in summary["found_documents"][:_MAX_NAMED]:
-        lines.append(f"  {printable(document['id'])}: p {document['p_value']:.2g}, q {document['q_value']:.2g}")
+        often = how_often(document["p_value"], at_most=document["at_most"])
+        p_text = f"{'<= ' if document['at_most'] else ''}{document['p_value']:.2g}"
+        lines.append(f"  {shown_name(document['id'])}: by chance {often} (p {p_text}, q {document['q_value']:.2g})")
     if summary["found_at_fdr"] > _MAX_NAMED:
         lines.append(f"  and {summary['found_at_fdr'] - _MAX_NAMED:,} more, marked `found` in the output")
-    return lines
+    sound = summary["documents"] - summary["failed"]
+    by_chance = f"where none is marked, chance gives about {summary['fpr'] * sound:.2g}"
+    return [*lines, f"{counted(summary['found_at_fpr'], 'document')} with p <= {summary['fpr']:g}; {by_chance}."]
+
+
+def _failed_lines(summary: Record) -> list[str]:
+    """The documents that could not be tested, and why."""
+    lines = [
+        "These could not be tested. Mend them and audit them into another output, or accept it with --allow-failed:"
+    ]
+    for document in summary["failed_documents"][:_MAX_NAMED]:
+        why = document["error"].removeprefix(f"{document['file']} ").removeprefix("cannot be read: ")
+        lines.append(f"  {shown_name(document['id'])}: {why}")
+    if summary["failed"] > _MAX_NAMED:
+        lines.append(f"  and {summary['failed'] - _MAX_NAMED:,} more, with `failed` in the output")
+    return lines if summary["failed"] else []
 
 
 def _group_lines(summary: Record) -> list[str]:
-    """What was seen of documents that share text, and so are found together by chance."""
+    """What was seen of documents that share text, and so are found together by chance; what it means, and what to do."""
     shared = summary["shared_text"]
     lines = []
     for group in shared["groups"]:
-        examples = ", ".join(map(printable, group["examples"]))
-        undecided = group["undecided"]
-        fate = f"{undecided:,} of them are undecided" if undecided else "chance is no explanation, they stay"
-        lines.append(
-            f"{group['documents']:,} documents, of which {group['found']:,} looked marked ({examples}, ...), share so much "
-            f"text that they count as {group['effective']:.1f}: under {100 * group['chance']:.2g}% of random keys, half as "
-            f"many would look as marked; {fate}"
+        examples = ", ".join(map(shown_name, group["examples"]))
+        seen = (
+            f"{group['documents']:,} documents share much of their text ({examples}, ...), so that a key marks all of them or "
+            f"none: they say as much as {counted(max(1, round(group['effective'])), 'document')}."
         )
+        often = how_often(group["chance"], at_most=not group["undecided"])
+        if group["undecided"]:
+            fate = (
+                f"{group['undecided']:,} of them are undecided: by chance, half of them look marked together {often}. Check "
+                "documents with text of their own, or the parts that these do not share."
+            )
+        else:
+            fate = f"They stay named: by chance, half of them look marked together {often}, which is too rare."
+        lines.append(f"{seen} {fate}")
     if shared["not_checked"]:
         lines.append(
-            f"whether the documents share text could not be tested for {shared['not_checked']:,}: if they come from one "
-            "template, all of them may be found by chance"
+            f"Whether {counted(shared['not_checked'], 'named document')} share text could not be tested. If they come from one "
+            "template, all of them may be named by chance: look at one that has text of its own."
         )
     return lines
 
 
-def printable(name: str) -> str:
-    """A name from a document as it may be printed: without control characters, and not longer than a line."""
+def shown_name(name: str) -> str:
+    """A document's name as it is printed: paths from here, without control characters, and not longer than a line."""
+    if name.startswith(here := f"{Path.cwd().as_posix()}/"):
+        name = name.removeprefix(here)
     shown = "".join(sign if sign.isprintable() else f"\\x{ord(sign):02x}" for sign in name)
-    return shown if len(shown) <= _LONGEST_NAME else shown[: _LONGEST_NAME - 3] + "..."
+    return shown if len(shown) <= _LONGEST_NAME else f"...{shown[3 - _LONGEST_NAME :]}"
 
 
 def _rate_lines(summary: Record) -> list[str]:
     lines = []
     if first := summary.get("first_pass"):
         lines.append(
-            f"first pass: {first['suspicious']:,} of {first['documents']:,} documents went on to the full test"
+            f"{first['suspicious']:,} of {first['documents']:,} documents went on from the quick test to the full one."
         )
     if summary["documents_now"]:
         shares = ", ".join(f"{name} {100 * share:.0f}%" for name, share in summary["time_shares"].items())
         lines.append(
-            f"{summary['documents_now']:,} documents in {summary['seconds']} s, {summary['documents_per_second']} a second at "
-            f"work; {summary['units_embedded']:,} of {summary['units_asked']:,} units embedded; workers' time: {shares}"
+            f"{counted(summary['documents_now'], 'document')} in {summary['seconds']} s: {shares}; "
+            f"{summary['units_embedded']:,} of {summary['units_asked']:,} units embedded."
         )
     if summary["workers_lost"]:
-        lines.append(f"{summary['workers_lost']} workers were lost on the way and replaced")
+        lines.append(f"{counted(summary['workers_lost'], 'worker')} died on the way and were replaced.")
     return lines

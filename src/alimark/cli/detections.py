@@ -1,4 +1,4 @@
-"""Prints detections: the verdict, the p-value, the evidence behind them and the alignment with the key."""
+"""Prints detections: a sentence for everybody, verdict and p-value, the evidence and the alignment with the key."""
 
 from __future__ import annotations
 
@@ -32,28 +32,23 @@ def print_detections(detections: Mapping[str, list[Detection]], fpr: float, alig
         for warning in best.warnings:
             show.note(f"warning: {name}: {warning}")
         verdict = best.verdict(fpr)
-        console.print(f"{escape(name)}: [{_COLOURS[verdict]}]{verdict}[/]")
+        console.print(f"{escape(name)}: [{_COLOURS[verdict]}]{escape(best.statement(fpr))}[/]", soft_wrap=True)
         for line in _lines(ranked, verdict, fpr):
-            console.print(f"  {line}", markup=False)
+            console.print(f"  {line}", markup=False, soft_wrap=True)
         wanted = verdict.found and len(detections) == 1 if alignment is None else alignment
         if wanted and isinstance(best, AlignedDetection):
             console.print(alignment_table(best, console.width))
 
 
 def _lines(ranked: list[Detection], verdict: Verdict, fpr: float) -> Iterator[str]:
-    """The lines below the verdict."""
+    """The lines below the statement."""
     from alimark.core.detection.aligned_results import AlignedDetection
     from alimark.core.detection.fields import in_words
+    from alimark.core.detection.statements import counted
 
     best = ranked[0]
-    keys = "" if best.keys_tried == 1 else f", best of {best.keys_tried:,} keys"
-    yield f"p {best.p_text}, {best.score_text}, {len(best.sentences)} sentences, key {best.key_id}{keys}"
-    if verdict == "too short to tell":
-        if isinstance(best, AlignedDetection):
-            need = f"about {verdict.needed}" if verdict.needed else "more than 40"
-            yield f"{need} sentences would be needed at a false-positive rate of {fpr:g}"
-        else:
-            yield f"a text of this length has a p-value of {best.p_least:.2g} at the least"
+    sentences = counted(len(best.sentences), "sentence")
+    yield f"{verdict} at a false-positive rate of {fpr:g}: p {best.p_text}, {best.score_text}, {sentences}, key {best.key_id}"
     for name, value in best.evidence.items():
         yield f"{name.replace('_', ' ')}: {value}"
     for other in ranked[1:]:
@@ -71,40 +66,40 @@ _SMALL_P = 0.01
 
 
 def alignment_table(detection: AlignedDetection, width: int = 160) -> Table:
-    """A table of the sentences: the blocks they were aligned with, the bits agreed, and the probability of carrying the mark.
+    """A table of the sentences: what happened to them, how strongly they carry the mark, and how probably.
 
-    Colours follow the probability; agreement alone is high by chance, too.
+    A bar is as long as the share of random keys that fit the sentence less well. Colours follow the probability, which allows
+    for the neighbours.
     """
     from rich.table import Table
     from rich.text import Text
 
     from alimark.core.detection.aligned_results import LIKELY, PERHAPS
 
-    size = detection.block_size
-    cells = min(size, 8 if width < _NARROW else 16)
+    cells = 8 if width < _NARROW else 16
     table = Table(box=None, header_style="bold", pad_edge=False, caption_justify="left")
     chances = detection.sentence_chances
     weak = bool(chances) and detection.p_value <= _SMALL_P and max(chances) < PERHAPS
+    table.caption = "strength: a full bar fits this key better than all random keys, half a bar is chance."
     if weak:
-        table.caption = "No sentence shows the mark by itself; the text as a whole does."
-    widths = {"block": 5, "sentence": 8, "move": 14, "bits agreed": cells + 6, "marked": 6}
+        table.caption += " No sentence shows the mark by itself; the text as a whole does."
+    widths = {"block": 5, "sentence": 8, "change": 15, "strength": max(cells, 8), "marked": 6}
     for name, least in widths.items():
-        left = name in ("move", "bits agreed")
+        left = name in ("change", "strength")
         table.add_column(name, justify="left" if left else "right", no_wrap=True, min_width=least)
     # The gaps between columns are one blank wide on either side.
     room = width - sum(widths.values()) - 2 * len(widths) - 1
     table.add_column("text", no_wrap=True, overflow="ellipsis", width=max(8, min(room, _LONGEST_TEXT)))
     for step in detection.alignment:
         chance = detection.step_chance(step)
-        style, agreed = "dim", ""
-        if step.agreed is not None:
+        style, bar = "dim", ""
+        if step.strength is not None:
             style = "green" if chance >= LIKELY else "yellow" if chance >= PERHAPS else ""
-            full = round(step.agreed * cells / size)
-            agreed = f"{'■' * full}{'·' * (cells - full)} {step.agreed}/{size}"
-        move = step.kind + (f" ({step.part})" if step.part else "")
+            full = round(step.strength * cells)
+            bar = f"{'■' * full}{'·' * (cells - full)}"
         block = "" if step.block is None else str(step.block)
         sentences = "+".join(str(i) for i in step.sentences)
-        marked = f"{100 * chance:.0f}%" if agreed and chances and not weak else ""
-        row_style = "" if agreed else style
-        table.add_row(block, sentences, move, Text(agreed, style=style), marked, Text(step.text), style=row_style)
+        marked = f"{100 * chance:.0f}%" if bar and chances and not weak else ""
+        row_style = "" if bar else style
+        table.add_row(block, sentences, step.in_words, Text(bar, style=style), marked, Text(step.text), style=row_style)
     return table

@@ -126,6 +126,8 @@ class AskVerdict(Strict):
 class VerdictAnswer(Schema):
     """The verdict on a text, and nothing that would help to imitate or to remove the mark."""
 
+    statement: str
+    """The verdict in a sentence."""
     verdict: Literal["found", "not found", "too short to tell"]
     false_positive_rate: float
     """The share of unmarked texts that are reported as found."""

@@ -10,6 +10,7 @@ from fastapi.responses import Response
 from alimark.audit.evidence.signing import DISCOVERY, KEYS, SIGNED
 from alimark.core._util.json_types import JsonObject
 from alimark.core.detection.settings import DetectionSettings
+from alimark.core.detection.statements import NOT_HUMAN
 from alimark.core.detection.stats.p_values import MAX_DRAWS, draws_for
 from alimark.errors import AlimarkError
 from alimark.serve import schemas
@@ -27,6 +28,15 @@ router = APIRouter(route_class=BoundedRoute)
 FPR = 0.01
 CHECKING = DetectionSettings(search="whole", draws=draws_for(FPR), stop_after=MAX_DRAWS + 1)
 """One search and all random keys whatever they score, so that the time of an answer says nothing about the mark."""
+_RATE = (
+    f"at a false-positive rate of {100 * FPR:g}%: of 100 texts without it, about {100 * FPR:g} would be called found"
+)
+STATEMENTS = {
+    "found": f"The mark of this service was found in the text, {_RATE}.",
+    "not found": f"The mark of this service was not found in the text, {_RATE}. {NOT_HUMAN}",
+    "too short to tell": f"The text is too short to tell whether it carries the mark of this service, {_RATE}.",
+}
+"""What those read who may see the verdict alone."""
 _MAX_WORK = 5.0
 """Seconds of CPU time that a text may take: some 140 sentences under one key."""
 
@@ -49,7 +59,8 @@ async def verdict(request: Request, body: schemas.AskVerdict, service: ServiceOf
         message = "The text cannot be checked. Send plain text in sentences, or a shorter part of it."
         raise ApiError(422, "text", message, param="input") from error
     service.metrics.detections.labels(found).inc()
-    content = {"verdict": found, "false_positive_rate": FPR, "text_sha256": sha256(body.input)}
+    content = {"statement": STATEMENTS[found], "verdict": found, "false_positive_rate": FPR}
+    content["text_sha256"] = sha256(body.input)
     return service.response(request, content)
 
 

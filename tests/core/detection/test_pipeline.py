@@ -33,7 +33,28 @@ def test_the_alignment_says_what_met_what(mark: AliMark, sentences: list[str]) -
     halves: Any = halve(sentences[4])
     merged = mark.detect(" ".join([*sentences[:4], *halves, *sentences[5:]]))
     [step] = [step for step in merged.alignment if step.kind == "merge"]
-    assert (step.sentences, step.block) == ((5, 6), 5)
+    assert (step.sentences, step.block, step.in_words) == ((5, 6), 5, "merged")
+
+
+def test_a_sentence_that_was_moved_is_said_to_be() -> None:
+    key = Key.generate(embedder=EMBEDDER, decision="hard", block_size=64, secret=bytes(32))
+    texts = written(key)
+    changed = [*texts[:2], texts[9], *texts[2:9], *texts[10:]]
+    steps = AliMark(key, embedder=EMBEDDER).detect(" ".join(changed), restructure="none").alignment
+    words = {step.in_words: step.sentences for step in steps}
+    assert words["moved from 10"] == (3,)
+    other = AliMark(key, embedder=EMBEDDER).detect(" ".join([*texts[:2], "It rained.", *texts[2:]]), restructure="none")
+    assert "inserted" in {step.in_words for step in other.alignment}
+
+
+@pytest.mark.parametrize("decision", ["hard", "soft"])
+def test_strengths_of_a_mark_and_of_chance(decision: str) -> None:
+    key = Key.generate(embedder=EMBEDDER, decision=decision, block_size=64, secret=bytes(32))
+    mark = AliMark(key, embedder=EMBEDDER)
+    marked, other = (mark.detect(" ".join(text), restructure="none") for text in (written(key), unmarked(40, 5)))
+    means = [np.mean([step.strength for step in each.alignment if step.strength]) for each in (marked, other)]
+    assert means[0] > 0.9
+    assert 0.4 < means[1] < 0.7
 
 
 def test_a_split_is_shown_with_its_halves(mark: AliMark, sentences: list[str]) -> None:

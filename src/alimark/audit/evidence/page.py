@@ -9,6 +9,7 @@ from html import escape
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.detection.aligned_results import LIKELY, PERHAPS
+from alimark.core.detection.statements import counted
 
 _START = '<script type="application/json" id="evidence">'
 _END = "</script>"
@@ -93,10 +94,11 @@ def _text_parts(entry: JsonObject) -> Iterator[str]:
     yield from (f"<p>{_safe(caveat)}</p>" for caveat in entry.get("caveats", ()))
     rows = [
         ("document", document["name"]),
-        ("size", f"{document['size']:,} bytes, {len(result['sentences']):,} sentences"),
+        ("size", f"{document['size']:,} bytes, {counted(len(result['sentences']), 'sentence')}"),
         ("SHA-256", document["sha256"]),
         ("last changed", document["modified"] or "not known"),
-        ("verdict", result["verdict"]),
+        ("verdict", f"{result['verdict']}, at a false-positive rate of {result['fpr']:g}"),
+        ("key", result["key_id"]),
         ("p-value", f"{entry['p_value_shown']}. {entry['p_value_explained']}"),
         ("score", f"{result['score']:.2f} standard deviations above the mean of random keys"),
     ]

@@ -102,7 +102,7 @@ def _text_evidence(document: Examined, fpr: float) -> JsonObject:
             "sha256": hashlib.sha256(document.data).hexdigest(),
             "modified": None if document.modified is None else document.modified.isoformat(timespec="seconds"),
         },
-        "statement": statement(detection, document.name, fpr),
+        "statement": f"“{document.name}”: {detection.statement(fpr)}",
         "caveats": [caveat] if caveat else [],
         "in_words": list(in_words(detection)),
         "p_value_explained": p_value_explained(detection),
@@ -122,28 +122,6 @@ def _sentences(detection: AlignedDetection) -> list[JsonObject]:
         for number, (chance, text) in each
         if not near or number in near
     ]
-
-
-def statement(detection: Detection, name: str, fpr: float) -> str:
-    """The result in one sentence."""
-    verdict = detection.verdict(fpr)
-    count = len(detection.sentences)
-    sentences = "1 sentence" if count == 1 else f"{count:,} sentences"
-    if verdict == "found":
-        where = ""
-        if isinstance(detection, AlignedDetection) and detection.passages:
-            parts = [f"{passage.first} to {passage.last}" for passage in detection.passages]
-            where = f" in the sentences {' and '.join(parts)}"
-        return (
-            f"The mark of the key {detection.key_id} was found in “{name}” ({sentences}){where}: p {detection.p_text}, at a "
-            f"false-positive rate of {fpr:g}."
-        )
-    if verdict == "too short to tell":
-        return f"“{name}” ({sentences}) is too short to tell whether it carries the mark of the key {detection.key_id}."
-    return (
-        f"The mark of the key {detection.key_id} was not found in “{name}” ({sentences}): p {detection.p_text}. That does "
-        "not mean that a person wrote the text."
-    )
 
 
 def p_value_explained(detection: Detection) -> str:

@@ -6,19 +6,23 @@ Importing this module does not load Numba.
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal, Self
 
 from alimark.core._util.arrays import Packed
 from alimark.core._util.json_types import JsonObject
 from alimark.core.detection.results import Detection, Verdict
-from alimark.core.frozen.kernels.types import LEFT, MATCH, RIGHT, SEVERAL, SKIP_BLOCK, WHOLE, Step
+from alimark.core.detection.statements import counted
+from alimark.core.frozen.kernels.types import LEFT, MATCH, RIGHT, SEVERAL, SKIP_BLOCK, SKIP_SENTENCE, WHOLE, Step
 
 if TYPE_CHECKING:
     from alimark.core.detection.chat_restructuring import Restructured
     from alimark.core.detection.settings import DetectionSettings
+    from alimark.core.detection.units import Signals
     from alimark.core.keys.key import Key
 
 StepKind = Literal["match", "merge", "split", "skip-sentence", "skip-block"]
@@ -28,6 +32,9 @@ Reading = Literal["normalised", "undisguised", "by clauses"]
 
 LIKELY, PERHAPS = 0.8, 0.5
 """Probabilities of carrying the mark from which a sentence is shown in green and in yellow."""
+_CARRIES, _MOVED_BY_CHANCE = 1.0, 0.1
+"""A block is carried by a sentence that fits it by so many standard deviations. A skipped sentence was moved where the chance
+that one of them fits a block so well that no sentence carries is at most this."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,8 @@ class AlignedStep:
         agreed: The bits of the block that the unit carries; None where nothing was compared.
         part: "left" or "right" where only half of a sentence is meant.
         text: The text of the sentences.
+        strength: The share of random blocks that fit the unit less well: 0.5 is chance. None where nothing was compared.
+        elsewhere: For a skipped sentence, the skipped block that it fits so well that it was probably moved.
 
     Example:
         >>> AlignedStep("match", (2,), 2, 7, text="It rained.").agreed
@@ -54,6 +63,19 @@ class AlignedStep:
     agreed: int | None
     part: Half | None = None
     text: str = ""
+    strength: float | None = None
+    elsewhere: int | None = None
+
+    @property
+    def in_words(self) -> str:
+        """What happened to the sentences: "kept", "merged", "split", "inserted", "deleted" or "moved"."""
+        word = _WORDS[self.kind] if self.elsewhere is None else f"moved from {self.elsewhere}"
+        return f"{word} ({self.part})" if self.part else word
+
+
+_WORDS: dict[StepKind, str] = {
+    "match": "kept", "merge": "merged", "split": "split", "skip-sentence": "inserted", "skip-block": "deleted",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -182,10 +204,10 @@ class AlignedDetection(Detection):
         if needed is not None and len(self.sentences) >= needed:
             return ""
         enough = f"about {needed}" if needed else "more than 40"
+        length = counted(len(self.sentences), "sentence")
         return (
-            f"The text is short: it has {len(self.sentences)} sentences, and a mark is reliably found from {enough} on. The "
-            "p-value holds all the same, but it rests on few sentences, so that a quotation can decide it; test more text "
-            "of the same source."
+            f"The text is short: it has {length}, and a mark is reliably found from {enough} on. The p-value holds all the "
+            "same, but it rests on few sentences, so that a quotation can decide it; test more text of the same source."
         )
 
     def passage_p_text(self, passage: Passage) -> str:
@@ -199,6 +221,10 @@ class AlignedDetection(Detection):
         if needed is None or len(self.sentences) < needed:
             return Verdict("too short to tell", needed)
         return Verdict("not found", needed)
+
+    def _length_in_words(self, verdict: Verdict) -> str:
+        needed = f"about {verdict.needed}" if verdict.needed else "more than 40"
+        return f"it has {counted(len(self.sentences), 'sentence')}, and needs {needed}"
 
     def to_dict(self) -> JsonObject:
         content = asdict(replace(self, compute_chances=None))
@@ -228,19 +254,19 @@ class AlignedDetection(Detection):
         return max(self.sentence_chances[number - 1] for number in step.sentences)
 
     def _repr_html_(self) -> str:
-        rows = "".join(_html_row(step, self.block_size, self.step_chance(step)) for step in self.alignment)
+        rows = "".join(_html_row(step, self.step_chance(step)) for step in self.alignment)
         return (
             super()._repr_html_()
-            + "<table><thead><tr><th>block</th><th>sentence</th><th>move</th><th>bits agreed</th><th>text</th></tr></thead>"
+            + "<table><thead><tr><th>block</th><th>sentence</th><th>change</th><th>strength</th><th>text</th></tr></thead>"
             f"<tbody>{rows}</tbody></table>"
         )
 
 
-def _html_row(step: AlignedStep, block_size: int, chance: float) -> str:
+def _html_row(step: AlignedStep, chance: float) -> str:
     colour = f"rgba(0,128,0,{chance / 2 if chance >= 0.5 else 0:.2f})"
-    agreed = "" if step.agreed is None else f"{step.agreed} of {block_size}"
+    strength = "" if step.strength is None else f'<meter value="{step.strength:.3f}"></meter>'
     sentences = "+".join(str(i) for i in step.sentences)
-    cells = (step.block or "", sentences, step.kind + (f" ({step.part})" if step.part else ""), agreed)
+    cells = (step.block or "", sentences, step.in_words, strength)
     text = html.escape(step.text if len(step.text) <= 120 else step.text[:117] + "...")
     return (
         f'<tr style="background:{colour}">'
@@ -249,22 +275,58 @@ def _html_row(step: AlignedStep, block_size: int, chance: float) -> str:
     )
 
 
-def aligned_steps(steps: Sequence[Step], packed: Packed, key: Key, sentences: Sequence[str]) -> tuple[AlignedStep, ...]:
-    """The kernel's steps with names, bit counts and texts."""
+def aligned_steps(
+    steps: Sequence[Step], signals: Signals, key: Key, sentences: Sequence[str]
+) -> tuple[AlignedStep, ...]:
+    """The kernel's steps with names, bit counts, strengths and texts."""
     blocks, size = key.blocks(max((step.block for step in steps), default=-1) + 1), key.block_size
-    return tuple(_aligned_step(step, packed, blocks, size, sentences) for step in steps)
+    moved = _moved(steps, signals, blocks, size)
+    return tuple(_aligned_step(step, signals, blocks, size, sentences, moved.get(step)) for step in steps)
 
 
-def _aligned_step(step: Step, packed: Packed, blocks: Packed, block_size: int, sentences: Sequence[str]) -> AlignedStep:
+def _aligned_step(
+    step: Step, signals: Signals, blocks: Packed, block_size: int, sentences: Sequence[str], elsewhere: int | None
+) -> AlignedStep:
     if step.kind == SKIP_BLOCK:
         return AlignedStep("skip-block", (), step.block + 1, None)
     run = range(step.last - step.merged, step.last + 1)
     numbers, text = tuple(i + 1 for i in run), " ".join(sentences[i] for i in run)
     part: Half | None = "left" if step.cut & LEFT else "right" if step.cut & RIGHT else None
     if step.kind != MATCH:
-        return AlignedStep("skip-sentence", numbers, None, None, part, text)
+        return AlignedStep("skip-sentence", numbers, None, None, part, text, elsewhere=elsewhere)
     several = not step.merged and step.cut == SEVERAL  # then the unit is the whole sentence
-    unit = packed[step.last, step.merged, WHOLE if several else step.cut]
-    agreed = block_size - (int(unit) ^ int(blocks[step.block])).bit_count()
+    cut = WHOLE if several else step.cut
+    agreed = block_size - (int(signals.packed[step.last, step.merged, cut]) ^ int(blocks[step.block])).bit_count()
     kind: StepKind = "merge" if step.merged else "split" if step.cut else "match"
-    return AlignedStep(kind, numbers, step.block + 1, agreed, None if several else part, text)
+    strength = NormalDist().cdf(_fit(signals, step._replace(cut=cut), int(blocks[step.block]), block_size))
+    return AlignedStep(kind, numbers, step.block + 1, agreed, None if several else part, text, round(strength, 4))
+
+
+def _fit(signals: Signals, unit: Step, block: int, block_size: int) -> float:
+    """How well a unit fits a block, in standard deviations of what random blocks give for it."""
+    if signals.soft is not None and (signals.soft.ndim == 3 or (not unit.merged and unit.cut == WHOLE)):
+        table = signals.tables[unit.last, unit.merged] if signals.soft.ndim == 3 else signals.tables[unit.last]
+        return float(sum(worths[block >> 8 * byte & 255] for byte, worths in enumerate(table)))
+    differ = (int(signals.packed[unit.last, unit.merged, unit.cut]) ^ block).bit_count()
+    return (block_size - 2 * differ) / math.sqrt(block_size)
+
+
+def _moved(steps: Sequence[Step], signals: Signals, blocks: Packed, block_size: int) -> dict[Step, int]:
+    """For each skipped sentence that fits a block of no other sentence better than chance explains: the block's number."""
+    inserted = [step for step in steps if step.kind == SKIP_SENTENCE and not step.cut]
+    of_blocks = [step.block for step in steps if step.kind != SKIP_SENTENCE]
+    if not inserted or not of_blocks:
+        return {}
+    carried = {
+        step.block
+        for step in steps
+        if step.kind == MATCH and _fit(signals, step, int(blocks[step.block]), block_size) > _CARRIES
+    }
+    lost = set(range(min(of_blocks), max(of_blocks) + 1)) - carried
+    fits = [(_fit(signals, step, int(blocks[block]), block_size), step, block) for step in inserted for block in lost]
+    moved: dict[Step, int] = {}
+    for fit, step, block in sorted(fits, reverse=True):
+        chance = len(fits) * (1 - NormalDist().cdf(fit))
+        if chance <= _MOVED_BY_CHANCE and step not in moved and block + 1 not in moved.values():
+            moved[step] = block + 1
+    return moved

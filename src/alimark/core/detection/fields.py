@@ -107,6 +107,8 @@ def _near_flips_in_words(detection: Any) -> Iterator[str]:
 
 
 FIELDS = (
+    ResultField("statement", str, "The result in a sentence or two for people who have no statistics.", ("audit", "service"),
+           read=lambda detection, fpr: detection.statement(fpr)),
     ResultField("verdict", str, '"found", "not found" or "too short to tell".', ("service",),
            read=lambda detection, fpr: str(detection.verdict(fpr))),
     ResultField("key_id", str, "The key, of several the likeliest."),

@@ -10,6 +10,7 @@ from importlib import metadata
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from alimark.core._util.json_types import JsonObject
+from alimark.core.detection.statements import statement
 from alimark.core.detection.stats.p_values import RandomKeys, draws_for
 from alimark.errors import AlimarkError
 
@@ -65,7 +66,7 @@ class Detection:
 
     offered: ClassVar[tuple[str, ...]] = (
         "caveat", "details", "evidence", "key_id", "p_text", "p_value", "record", "report", "scheme", "score", "sentences",
-        "to_dict", "verdict", "warnings", "z",
+        "statement", "to_dict", "verdict", "warnings", "z",
     )  # fmt: skip
     """The names that a session completes."""
     key_id: str
@@ -136,16 +137,46 @@ class Detection:
     def _not_found(self, fpr: float) -> Verdict:
         return Verdict("too short to tell" if self.p_least * self.keys_tried > fpr else "not found")
 
+    def statement(self, fpr: float = 0.01) -> str:
+        """The result in a sentence or two for people who have no statistics; the verdict is that at this false-positive rate.
+
+        Example:
+            >>> from alimark import AliMark, Key
+            >>> from alimark.testing import StandInEmbedder
+            >>> embedder = StandInEmbedder()
+            >>> mark = AliMark(Key.generate(embedder=embedder, decision="hard", secret=bytes(32)), embedder=embedder)
+            >>> mark.detect("The lamp went out.").statement()
+            'The text is too short to tell whether it carries the mark of this key: it has 1 sentence, and needs about 6.'
+        """
+        draws_for(fpr)  # raises where this is no rate
+        try:
+            verdict: str = self.verdict(fpr)
+        except AlimarkError:
+            verdict = "undecided"
+        length = self._length_in_words(verdict) if isinstance(verdict, Verdict) else ""
+        passages = [(passage.first, passage.last) for passage in getattr(self, "passages", ())]
+        return statement(
+            verdict, self.p_value, at_most=self.at_floor, keys_tried=self.keys_tried, key_id=self.key_id,
+            passages=passages, length=length,
+        )  # fmt: skip
+
+    def _length_in_words(self, verdict: Verdict) -> str:
+        return f"one of this length has a p-value of {self.p_least:.2g} at the least"
+
     @property
     def searches(self) -> int:
         """The number of searches of the text; the p-values are multiplied by it."""
         return 1
 
     @property
+    def at_floor(self) -> bool:
+        """Whether no random key scored as high, so that the p-value is only an upper bound."""
+        return bool(self.draws) and not self.stopped_early and self.above + self.ties == 0
+
+    @property
     def p_text(self) -> str:
         """The p-value as it is shown to people: "0.0123", or "<= 0.001" where no random key scored as high."""
-        at_floor = self.draws and not self.stopped_early and self.above + self.ties == 0
-        text = f"<= {self.p_value:.2g}" if at_floor else f"{self.p_value:.3g}"
+        text = f"<= {self.p_value:.2g}" if self.at_floor else f"{self.p_value:.3g}"
         return text if self.p_tail is None else f"{text} (tail estimate {self.p_tail:.1g})"
 
     @property
@@ -191,6 +222,7 @@ class Detection:
         versions = {"alimark": metadata.version("alimark"), "python": platform.python_version()}
         versions |= {name: metadata.version(name) for name in libraries}
         return {
+            "statement": self.statement(fpr),
             "verdict": str(verdict),
             "fpr": fpr,
             "sentences_needed": verdict.needed,
@@ -227,7 +259,7 @@ class Detection:
 
     def _repr_html_(self) -> str:
         return (
-            f"<p><b>{self.verdict()}</b>: p {html.escape(self.p_text)}, {self.score_text}, "
+            f"<p><b>{html.escape(self.statement())}</b></p><p>p {html.escape(self.p_text)}, {self.score_text}, "
             f"{len(self.sentences)} sentences, key {self.key_id}</p>"
         )
 

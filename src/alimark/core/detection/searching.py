@@ -186,7 +186,7 @@ def describe(
         AlignedDetection,
         decision=key.decision,
         block_size=key.block_size,
-        alignment=aligned_steps(steps, aligned.packed, marked_key, text.versions[scored.variant].sentences),
+        alignment=aligned_steps(steps, aligned, marked_key, text.versions[scored.variant].sentences),
         passages=marked,
         near_flips=aligned.near_flips,
         offsets=key.offsets,

@@ -4,9 +4,9 @@ import { postForText } from "/page/server.js";
 
 const at = (id) => document.getElementById(id);
 const MEANINGS = {
-  "found": ["The mark was found", "The text very likely comes from this AI, or from somebody who imitates its mark."],
-  "not found": ["The mark was not found", "That does not mean that a person wrote the text."],
-  "too short to tell": ["The text is too short to tell", "Send more sentences of the same text."],
+  "found": "The text very likely comes from this AI, or from somebody who imitates its mark.",
+  "not found": "",
+  "too short to tell": "Send more sentences of the same text.",
 };
 
 async function introduce() {
@@ -28,8 +28,8 @@ at("form").addEventListener("submit", async (event) => {
   at("status").textContent = "Checking…";
   try {
     const signed = await postForText("/v1/verdict", { input: at("text").value.trim() }, "application/jose");
-    const { verdict } = JSON.parse(atob(signed.split(".")[1].replaceAll("-", "+").replaceAll("_", "/")));
-    [at("verdict").textContent, at("meaning").textContent] = MEANINGS[verdict];
+    const { statement, verdict } = JSON.parse(atob(signed.split(".")[1].replaceAll("-", "+").replaceAll("_", "/")));
+    [at("verdict").textContent, at("meaning").textContent] = [statement, MEANINGS[verdict]];
     URL.revokeObjectURL(at("download").href);
     at("download").href = URL.createObjectURL(new Blob([signed], { type: "application/jose" }));
     at("result").hidden = false;

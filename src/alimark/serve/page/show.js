@@ -43,16 +43,9 @@ const carries = (payload) => payload
   ? ` It carries the payload ${payload.value}, which is right with probability ${payload.confidence.toPrecision(4)}.` : "";
 
 export function inWords(detection, fpr) {
-  const chance = p(detection.p_text);
   const keys = detection.keys_tried > 1 ? `, corrected for the ${detection.keys_tried} keys that were tried` : "";
-  const needed = detection.sentences_needed ? `about ${detection.sentences_needed}` : "more than 40";
-  if (detection.verdict === "found")
-    return [`The watermark of key ${detection.key_id} was found.`,
-      `The p-value is ${detection.p_text.replace("<=", "at most")}${keys}: a text without this watermark scores this high with at most this probability.${carries(detection.payload)}`];
-  if (detection.verdict === "too short to tell")
-    return ["The text is too short for a verdict.",
-      `It has ${detection.sentence_count} sentences; ${needed} are needed (${chance}${keys}).`];
-  return ["No watermark was found.", `${chance}${keys}; the limit is ${fpr}. This does not mean that a person wrote it.`];
+  return [detection.statement,
+    `${detection.verdict} at a false-positive rate of ${fpr}: ${p(detection.p_text)}${keys}, key ${detection.key_id}.${carries(detection.payload)}`];
 }
 
 export function result(detection, fpr, name) {
@@ -98,18 +91,20 @@ function chanceOf(step, chances) {
   return step.agreed === null ? null : Math.max(0, ...step.sentences.map((sentence) => chances[sentence - 1] ?? 0));
 }
 
-// Describes a step of the alignment.
-function describe(step, bits, chances) {
-  const which = step.sentences.length > 1 ? `sentences ${step.sentences.join(" and ")} as one` : `sentence ${step.sentences[0]}`;
-  const part = step.part ? ` (${step.part} half)` : "";
-  if (step.kind === "skip-block") return `block ${step.block}: no sentence carries it`;
-  if (step.kind === "skip-sentence") return `${which}${part}: no block`;
+// What happened to the sentences of a step.
+const WORDS = { "match": "kept", "merge": "merged", "split": "split", "skip-sentence": "inserted", "skip-block": "deleted" };
+const change = (step) => (step.elsewhere ? `moved from ${step.elsewhere}` : WORDS[step.kind]) + (step.part ? ` (${step.part} half)` : "");
+
+// Describes a step of the alignment. Its strength is the share of random keys that fit the sentence less well.
+function describe(step, chances) {
+  if (step.kind === "skip-block") return `block ${step.block}: deleted, no sentence carries it`;
+  const which = step.sentences.length > 1 ? `sentences ${step.sentences.join(" and ")}` : `sentence ${step.sentences[0]}`;
+  if (step.kind === "skip-sentence") return `${which}: ${change(step)}, no block`;
   const chance = chances.length ? `, marked with probability ${percent(chanceOf(step, chances))}` : "";
-  return `${which}${part}, block ${step.block}: ${step.agreed} of ${bits} bits${chance}`;
+  return `${which}: ${change(step)}, block ${step.block}, stronger than with ${percent(step.strength)} of random keys${chance}`;
 }
 
 export function text(evidence, chances) {
-  const bits = evidence.block_size;
   const paragraph = element("p", { class: "text" });
   evidence.sentences.forEach((sentence, i) => {
     const steps = evidence.alignment.filter((step) => step.sentences.includes(i + 1));
@@ -117,7 +112,7 @@ export function text(evidence, chances) {
     const passage = evidence.passages.some((range) => range.first <= i + 1 && i + 1 <= range.last) ? " passage" : "";
     paragraph.append(element("span", {
       class: likely(compared ? chances[i] ?? 0 : null) + passage, "data-sentence": i + 1,
-      title: steps.map((step) => describe(step, bits, chances)).join("; ") || `sentence ${i + 1}: outside the alignment`,
+      title: steps.map((step) => describe(step, chances)).join("; ") || `sentence ${i + 1}: outside the alignment`,
     }, sentence), " ");
   });
   return paragraph;
@@ -125,7 +120,7 @@ export function text(evidence, chances) {
 
 // Draws the sentences on the left and the blocks of the key on the right, each in order, with a line for every match.
 export function alignment(evidence, chances = []) {
-  const bits = evidence.block_size, rows = evidence.alignment.slice(0, ROWS);
+  const rows = evidence.alignment.slice(0, ROWS);
   const left = new Map(), right = new Map();
   rows.forEach((step) => {
     step.sentences.forEach((sentence) => left.has(sentence) || left.set(sentence, left.size));
@@ -151,7 +146,7 @@ export function alignment(evidence, chances = []) {
     const chance = chanceOf(rows.find((step) => step.block === block), chances);
     picture.append(box(boxes.right, y(right, block), 110, `${block}`, chance === null ? "none gone" : likely(chance)));
   }
-  for (const step of rows) picture.append(line(step, bits, chances, boxes, (sentence) => y(left, sentence), (block) => y(right, block)));
+  for (const step of rows) picture.append(line(step, chances, boxes, (sentence) => y(left, sentence), (block) => y(right, block)));
   return picture;
 }
 
@@ -162,8 +157,8 @@ function box(x, y, width, label, kind) {
     shape("text", { x: x + 8, y: y + 4 }, gone && x > 200 ? `${label} (missing)` : gone ? `${label} (no block)` : label));
 }
 
-function line(step, bits, chances, boxes, leftY, rightY) {
-  const group = shape("g", { class: `step ${step.kind}`, tabindex: step.agreed === null ? -1 : 0 }, shape("title", {}, describe(step, bits, chances)));
+function line(step, chances, boxes, leftY, rightY) {
+  const group = shape("g", { class: `step ${step.kind}`, tabindex: step.agreed === null ? -1 : 0 }, shape("title", {}, describe(step, chances)));
   if (step.agreed === null) return group;
   const ends = step.sentences.map(leftY), to = rightY(step.block);
   const half = step.part === "left" ? -5 : step.part === "right" ? 5 : 0;
@@ -175,17 +170,17 @@ function line(step, bits, chances, boxes, leftY, rightY) {
   const start = boxes.left + (ends.length > 1 || step.part ? 13 : 2);
   group.append(
     shape("path", { d: `M${start} ${from} C ${boxes.left + 50} ${from}, ${boxes.right - 50} ${to}, ${boxes.right - 2} ${to}` }),
-    shape("text", { x: boxes.right + 74, y: to + 4, class: "bits" }, `${step.agreed}/${bits}`));
+    shape("rect", { x: boxes.right + 70, y: to - 3, width: Math.round(36 * step.strength), height: 6, class: "strength" }));
   return group;
 }
 
 export function steps(evidence, chances) {
   const rows = evidence.alignment.map((step) => element("tr", {},
-    element("td", {}, step.kind + (step.part ? ` (${step.part})` : "")), element("td", {}, step.sentences.join("+")),
+    element("td", {}, change(step)), element("td", {}, step.sentences.join("+")),
     element("td", {}, step.block === null ? "" : String(step.block)),
-    element("td", {}, step.agreed === null ? "" : `${step.agreed} of ${evidence.block_size}`),
+    element("td", {}, ...(step.strength === null ? [] : [element("meter", { value: step.strength })])),
     element("td", {}, step.agreed === null || !chances.length ? "" : percent(chanceOf(step, chances)))));
   return element("details", {}, element("summary", {}, "The alignment as a table"), element("table", {},
-    element("thead", {}, element("tr", {}, ...["step", "sentence", "block", "bits that agree", "marked"].map((title) => element("th", { scope: "col" }, title)))),
+    element("thead", {}, element("tr", {}, ...["change", "sentence", "block", "strength", "marked"].map((title) => element("th", { scope: "col" }, title)))),
     element("tbody", {}, ...rows)));
 }

@@ -166,7 +166,7 @@ def _pool(kind: type[Attack], pool: Path | None, source: Path | None) -> tuple[s
 
 def _attack_text(attack: Attack, file: str, seed: int, as_json: bool) -> None:
     from alimark.lab.attacks import Target
-    from alimark.lab.attacks.records import attack_record
+    from alimark.lab.attacks.base import attack_record
 
     text = texts.read_text(file)
     if not text.strip():
@@ -188,7 +188,7 @@ def _attack_text(attack: Attack, file: str, seed: int, as_json: bool) -> None:
 def _attack_file(attack: Attack, source: Path, output: Path, seed: int, as_json: bool) -> None:
     from alimark.core._util.jsonl import JsonlWriter
     from alimark.lab.attacks import Target, seed_for
-    from alimark.lab.attacks.records import attack_record, attacked_id, check_resumable
+    from alimark.lab.attacks.base import attack_record, attacked_id, check_resumable
 
     if output.exists() and output.samefile(source):
         raise AlimarkError("--output must be another file than --input")

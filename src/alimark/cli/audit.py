@@ -122,7 +122,7 @@ def audit(
     """
     from alimark.audit.files import is_small
     from alimark.audit.worker import Audit
-    from alimark.core.keys.folder import load_keys
+    from alimark.core.keys.key import load_keys
 
     keys = load_keys(key)
     settings = options.search_settings(keys, fpr, excerpt, restructure, llm, variants, draws, tail, null, precision)

@@ -97,7 +97,7 @@ def detect(
 
     Exit status: 0 found in all texts, 1 not found in some, 2 error.
     """
-    from alimark.core.keys.folder import load_keys
+    from alimark.core.keys.key import load_keys
 
     if service and not key:
         raise typer.Exit(_ask(service, files or [], report, as_json))

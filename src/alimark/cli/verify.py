@@ -90,7 +90,7 @@ def _checks(
     checks += check_documents(content, data)
     if not key_paths or "texts" not in content or not all(check.passed for check in checks):
         return checks
-    from alimark.core.keys.folder import load_keys
+    from alimark.core.keys.key import load_keys
 
     contents = {name: (data[name], texts.read_text(name)) for name in names}
     return checks + check_results(content, contents, load_keys(key_paths), loading.load_mark)

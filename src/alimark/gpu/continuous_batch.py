@@ -166,10 +166,6 @@ class ContinuousBatch:
             size = min(len(bias), len(row))
             row[:size].copy_(torch.from_numpy(bias[:size]))
 
-    def copy_prefix(self, source: int, target: int, tokens: int) -> None:
-        """Copy the keys and values of a context's first tokens to another context."""
-        self.context_kv[:, :, target, :, :tokens] = self.context_kv[:, :, source, :, :tokens]
-
     def start(self, slots: Sequence[int], contexts: Sequence[int], keys: Sequence[int]) -> None:
         """Start sequences of prefilled contexts. `keys`: of each sequence's random numbers."""
         at, context_of = self._upload(list(slots)), self._upload(list(contexts))

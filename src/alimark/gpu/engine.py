@@ -361,7 +361,8 @@ class Engine:
             return best, prefix
         oldest = min(free, key=lambda context: context.last_used)
         if prefix:
-            self._batch.copy_prefix(best.place, oldest.place, prefix)
+            kept = self._batch.context_kv
+            kept[:, :, oldest.place, :, :prefix] = kept[:, :, best.place, :, :prefix]
         return oldest, prefix
 
     def _fill_slots(self) -> None:

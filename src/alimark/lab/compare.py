@@ -111,14 +111,18 @@ def compare(
         >>> [row["attack"] for row in compared.results["rows"]]
         ['none', 'delete 0.3', 'shout']
     """
-    need_lab()
+    for library in ("pydantic", "matplotlib", "jinja2", "tomli_w", "scipy", "sklearn"):
+        if not find_spec(library):
+            raise MissingExtra(library, "lab")
     from alimark.lab.bench.recipe_files import parse
     from alimark.lab.bench.workspace import Workspace
 
     workspace = Workspace(Path(tempfile.mkdtemp(prefix="alimark-") if folder is None else folder))
     rows = watermarks if isinstance(watermarks, Mapping) else {name: name for name in watermarks}
+    if oracle is None:
+        oracle = llm if find_spec("transformers") and find_spec("torch") and llm != "stand-in" else ""
     content = {
-        "title": "Comparison", "llm": {"name": llm}, "quality": {"oracle": _oracle(llm) if oracle is None else oracle},
+        "title": "Comparison", "llm": {"name": llm}, "quality": {"oracle": oracle},
         "data": _data(prompts, texts, sentences, human_texts, workspace.folder), "fpr": [0.01, 0.05], "examples": 1,
         "watermark": [{"label": label, **({"scheme": row} if isinstance(row, str) else row)} for label, row in rows.items()],
         "attack": [_row(attack) for attack in attacks],
@@ -146,13 +150,6 @@ def _run(recipe: Recipe, workspace: Workspace, progress: RunProgress) -> Compari
     return Comparison(results, workspace.folder)
 
 
-def need_lab() -> None:
-    """Raises MissingExtra where a library of the bench is missing."""
-    for library in ("pydantic", "matplotlib", "jinja2", "tomli_w", "scipy", "sklearn"):
-        if not find_spec(library):
-            raise MissingExtra(library, "lab")
-
-
 class _Stages(RunProgress):
     """Shows each stage of a run on one line."""
 
@@ -165,10 +162,6 @@ class _Stages(RunProgress):
     def step(self) -> None:
         self._done += 1
         self._line.at(self._done, self._total)
-
-
-def _oracle(llm: str) -> str:
-    return llm if find_spec("transformers") and find_spec("torch") and llm != "stand-in" else ""
 
 
 def _data(

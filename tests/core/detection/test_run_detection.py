@@ -21,7 +21,7 @@ from alimark.core.frozen.text.splitting import splitter
 from alimark.core.generation.api import GenerationSettings
 from alimark.core.generation.selection import TextOrigin
 from alimark.core.generation.session import Session
-from alimark.core.keys.folder import load_keys
+from alimark.core.keys.key import load_keys
 from alimark.core.keys.projection import carried, project, targets
 from alimark.core.schemes.registry import rule_for
 from alimark.errors import AlimarkError, LimitError, ModelError

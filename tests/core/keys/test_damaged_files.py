@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alimark.core.keys.folder import load_keys
-from alimark.core.keys.key import Key
+from alimark.core.keys.key import Key, load_keys
 from alimark.errors import AlimarkError, AttackError, KeyFileError
 from alimark.testing import StandInEmbedder
 

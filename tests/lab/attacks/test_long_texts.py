@@ -12,7 +12,7 @@ import pytest
 
 from alimark.core.frozen.text.splitting import Piece
 from alimark.lab.attacks import SettingValue, Target, load_attack, structure
-from alimark.lab.attacks.records import attacked_id
+from alimark.lab.attacks.base import attacked_id
 from alimark.lab.attacks.structure import Insert, Split
 from alimark.lab.attacks.words import Typos
 

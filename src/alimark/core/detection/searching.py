@@ -28,8 +28,8 @@ from alimark.core.detection.stats.power import SentencesNeeded
 from alimark.core.detection.units import Signals, Units
 from alimark.core.embedding.base import Embedder, Vectors
 from alimark.core.frozen.kernels.types import Step
+from alimark.core.frozen.projecting import projected_on_many
 from alimark.core.keys.key import Key
-from alimark.core.keys.projection import project_many
 
 EARLY_STOP = 50  # random keys that score as high after which the drawing for a long text stops
 _KEYS_AT_A_TIME = 256
@@ -244,7 +244,10 @@ def _batch_size(units: Units, key: Key) -> int:
 def _score_batch(units: Units, vectors: Vectors, keys: list[Key], settings: DetectionSettings) -> Floats | list[float]:
     """The raw scores of keys that share block size, span and centre."""
     whole = whole_scoring(keys[0], settings, units)
-    signals = (whole.signals(units, projections) for projections in project_many(vectors, keys))
+    signals = (
+        whole.signals(units, projections)
+        for projections in projected_on_many(vectors, [key.derivation for key in keys])
+    )
     if settings.search == "excerpt":
         rule, pairs = scoring(keys[0], settings), zip(signals, keys, strict=True)
         local = (rule.local_scores(text, key.blocks(excerpt_length(key, settings))[None])[0] for text, key in pairs)

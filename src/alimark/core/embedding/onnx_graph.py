@@ -250,8 +250,10 @@ class _Graph:
         """Adds a multiplication with a matrix of weights, input dimension first."""
         if self.precision == "float32":
             return self.op("MatMul", hidden, self.weight(weight))
-        rounded, scales = round_columns(weight)
-        return self.fused("DynamicQuantizeMatMul", hidden, self.weight(rounded), self.weight(scales))
+        # Small integers with a scale for each column; their products are near to the weights.
+        scales = np.maximum(np.abs(weight).max(axis=0), np.float32(1e-12)) / np.float32(_LARGEST)
+        rounded = np.rint(weight / scales).astype(np.int8)
+        return self.fused("DynamicQuantizeMatMul", hidden, self.weight(rounded), self.weight(scales.astype(np.float32)))
 
     def scaled_product(self, hidden: str, weight: Float32s) -> str:
         """Adds a multiplication like `product`, in int8 with a scale for each token.
@@ -281,18 +283,6 @@ class _Graph:
         self.tensors.append(tensor)
         self._sink.write(array.tobytes())
         return name
-
-
-def round_columns(weight: Float32s) -> tuple[NDArray[np.int8], Float32s]:
-    """Rounds a matrix to small integers, with a scale for each column; their products are near to the weights.
-
-    Example:
-        >>> rounded, scales = round_columns(np.array([[63.0, -0.5], [-31.0, 0.3]], np.float32))
-        >>> rounded.tolist(), [round(float(scale), 4) for scale in scales]
-        ([[63, -63], [-31, 38]], [1.0, 0.0079])
-    """
-    scales = np.maximum(np.abs(weight).max(axis=0), np.float32(1e-12)) / np.float32(_LARGEST)
-    return np.rint(weight / scales).astype(np.int8), scales.astype(np.float32)
 
 
 @contextmanager

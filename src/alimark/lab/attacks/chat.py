@@ -131,10 +131,6 @@ class Question:
         else:
             self.rewrite = text
 
-    def begin_round(self) -> None:
-        """Has the rewrite rewritten."""
-        self.passage, self.rewrite, self.tries, self.round = self.rewrite, "", 0, self.round + 1
-
 
 @dataclass(frozen=True)
 class _ChatModelAttack(base.Attack):
@@ -297,7 +293,8 @@ class Chat(_ChatModelAttack):
     def _is_done(self, question: Question, answer: Answer) -> bool:
         done = super()._is_done(question, answer)
         if question.rewrite and question.round < self.rounds:
-            question.begin_round()
+            question.passage, question.rewrite, question.tries = question.rewrite, "", 0
+            question.round += 1
             return False
         return done
 

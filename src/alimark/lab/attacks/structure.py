@@ -104,7 +104,8 @@ class Insert(_PooledAttack):
         """The different sentences of the pool that can stand in another text."""
         sentence_splitter = splitter(DEFAULT_SPLITTER)
         bodies = dict.fromkeys(piece.body for text in self.pool for piece in pieces(text, sentence_splitter)[0])
-        return [body for body in bodies if _can_stand_alone(body)]
+        # It ends with a mark, and is neither a heading nor a short list item.
+        return [body for body in bodies if with_full_stop(body) == body and len(WORDS.findall(body)) >= 4]
 
     def _change(self, sentences: Sequence[Piece], tail: str, count: int, random: Random) -> str:
         if self.follows_public_code:
@@ -148,11 +149,6 @@ def _lead_after(sentences: Sequence[Piece]) -> str:
     if not sentences:
         return ""
     return " " if with_full_stop(sentences[-1].body) == sentences[-1].body else "\n\n"
-
-
-def _can_stand_alone(body: str) -> bool:
-    """Whether a sentence can stand in another text: it ends with a mark, and is neither a heading nor a short list item."""
-    return with_full_stop(body) == body and len(WORDS.findall(body)) >= 4
 
 
 @dataclass(frozen=True)
@@ -376,10 +372,10 @@ def _halves(sentence: str) -> tuple[str, str] | None:
     """The sentence as two sentences, or None where it cannot be split."""
     if sentence[-1:] not in ".!" or sentence.endswith("..") or re.search('["“”]', sentence):
         return None
-    if first := _FIRST_CLAUSE.match(sentence):
-        clause = first["clause"][0].upper() + first["clause"][1:]
-        later = _LATER.get(first["word"], "At that time, ")
-        if halves := _checked(f"{clause}.", later + _lowercase_start(sentence[first.end() :])):
+    if opening := _FIRST_CLAUSE.match(sentence):
+        clause = opening["clause"][0].upper() + opening["clause"][1:]
+        later = _LATER.get(opening["word"], "At that time, ")
+        if halves := _checked(f"{clause}.", later + _lowercase_start(sentence[opening.end() :])):
             return halves
     breaks = [
         [(match, start) for pattern, start in _CLAUSE_BREAKS for match in pattern.finditer(sentence)],
@@ -389,14 +385,10 @@ def _halves(sentence: str) -> tuple[str, str] | None:
         for match, start in nsmallest(
             _PLACES_TRIED, matches, key=lambda pair: abs(pair[0].start() - len(sentence) / 2)
         ):
-            if halves := _split_at(sentence, match, start):
+            first, second = sentence[: match.start()].rstrip(" ,;—–-&"), sentence[match.end() :]
+            if halves := _checked(f"{first}.", start + second if start else second[0].upper() + second[1:]):
                 return halves
     return None
-
-
-def _split_at(sentence: str, match: re.Match[str], start: str) -> tuple[str, str] | None:
-    first, second = sentence[: match.start()].rstrip(" ,;—–-&"), sentence[match.end() :]
-    return _checked(f"{first}.", start + second if start else second[0].upper() + second[1:])
 
 
 def _checked(first: str, second: str) -> tuple[str, str] | None:
@@ -439,7 +431,9 @@ class CopyPaste(_PooledAttack):
         host = random.choice(long_enough)
         start = random.randrange(len(host) - rest + 1)
         host = host[start : start + rest]
-        runs = _run_lengths(count, min(self.runs, count, rest + 1), random)
+        # Runs of random lengths of at least 1, `count` sentences together.
+        cuts = sorted(random.sample(range(1, count), min(self.runs, count, rest + 1) - 1))
+        runs = [end - start for start, end in zip([0, *cuts], [*cuts, count], strict=True)]
         first = random.randrange(len(sentences) - count + 1)
         marked = iter(sentences[first : first + count])
         gaps = sorted(random.sample(range(rest + 1), len(runs)))
@@ -449,9 +443,3 @@ class CopyPaste(_PooledAttack):
             result += [next(marked).body for _ in range(lengths.get(i, 0))]
             result += [host[i].body] if i < rest else []
         return " ".join(with_full_stop(body) for body in result)
-
-
-def _run_lengths(count: int, runs: int, random: Random) -> list[int]:
-    """Random lengths of at least 1 for `runs` runs of `count` sentences together."""
-    cuts = sorted(random.sample(range(1, count), runs - 1))
-    return [end - start for start, end in zip([0, *cuts], [*cuts, count], strict=True)]

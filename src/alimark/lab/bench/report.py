@@ -24,7 +24,7 @@ from alimark.lab.bench.export import in_markdown, to_markdown
 from alimark.lab.bench.plots import Plot
 from alimark.lab.bench.results import Example, Results
 from alimark.lab.bench.shape import attack_label, colours
-from alimark.lab.bench.tables import Column, Table
+from alimark.lab.bench.tables import Table
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -135,8 +135,10 @@ def _template(name: str) -> Template:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {
-        "classes": _classes, "example_title": example_title, "in_base64": lambda svg: base64.b64encode(svg).decode(),
-    }  # fmt: skip
+        "classes": lambda column: " ".join(["num"] * column.number + ["paper"] * column.paper),
+        "example_title": example_title,
+        "in_base64": lambda svg: base64.b64encode(svg).decode(),
+    }
     return environment.get_template(name)
 
 
@@ -150,10 +152,6 @@ def _printable(value: object) -> object:
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
     return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in value)
-
-
-def _classes(column: Column) -> str:
-    return " ".join(["num"] * column.number + ["paper"] * column.paper)
 
 
 # --- Markdown

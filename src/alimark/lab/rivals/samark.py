@@ -92,11 +92,6 @@ class AnchorRule:
         """The orthonormal directions of the channels, one per row."""
         return orthonormal_rows(self.key, "samark/directions", self.size, dimension)
 
-    def null_directions(self, chunk: int, dimension: int) -> Floats:
-        """The directions of each random key of a chunk: (keys, channels, dimension)."""
-        rows = self.key.normals("samark/null", _KEYS_A_CHUNK * self.size, dimension, chunk, dimension)
-        return orthonormal(rows.reshape(_KEYS_A_CHUNK, self.size, dimension))
-
     def see(self, vectors: NDArray[np.float32]) -> Floats:
         wide = unit_rows(vectors)
         return np.hstack([wide @ self.directions(vectors.shape[1]).T, wide])
@@ -188,6 +183,7 @@ class SAMark(SentenceRival):
             return too_short()
         rule, parameters = self.rule(self.key), self.key.parameters_as(SAMarkParameters)
         cosines, vectors = seen[:, : rule.size], seen[:, rule.size :]
+        dimension = vectors.shape[1]
         signs = rule.signs if parameters.signs == "key" else None
         z, mean = scores_of(cosines, signs, parameters.slope)
 
@@ -195,7 +191,8 @@ class SAMark(SentenceRival):
             """The z-scores of random keys, which have other directions. A direction is as likely as its opposite."""
             parts = []
             for chunk, keys in in_chunks(first, count, _KEYS_A_CHUNK):
-                directions = rule.null_directions(chunk, vectors.shape[1])[keys]
+                rows = self.key.normals("samark/null", _KEYS_A_CHUNK * rule.size, dimension, chunk, dimension)
+                directions = orthonormal(rows.reshape(_KEYS_A_CHUNK, rule.size, dimension))[keys]
                 parts.append(scores_of(vectors @ directions.transpose(0, 2, 1), signs, parameters.slope)[0])
             return np.concatenate(parts)
 

@@ -40,7 +40,7 @@ from alimark.errors import AlimarkError, KeyMismatch, LimitError, LLMError, Text
 from alimark.lab.rivals import _prf
 from alimark.lab.rivals._token_engines import TokenEngine, engine_of
 from alimark.lab.rivals._token_sampling import Batch, Marker, PerKey, most_tokens
-from alimark.lab.rivals.tokens import Ids, TextTokenizer, check_tokenizer, load_tokenizer
+from alimark.lab.rivals.tokens import Ids, TextTokenizer, load_tokenizer
 
 _BATCH = 32
 
@@ -117,7 +117,12 @@ class TokenLevel(Watermark[TokenDetection]):
         """The tokenizer that the key names."""
         if self._tokenizer is None:
             self._tokenizer = load_tokenizer(self.parameters.tokenizer)
-        check_tokenizer(self._tokenizer, self.parameters.vocabulary, self.key.id)
+        vocabulary = self.parameters.vocabulary
+        if vocabulary and self._tokenizer.fingerprint != vocabulary:
+            raise KeyMismatch(
+                f"key {self.key.id} was made for another tokenizer ({vocabulary[:19]}...) than {self._tokenizer.name} "
+                f"({self._tokenizer.fingerprint[:19]}...); use the tokenizer of the model that wrote the text"
+            )
         return self._tokenizer
 
     @property

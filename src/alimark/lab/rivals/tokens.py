@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from alimark.core._util.files import write_whole
 from alimark.core._util.paths import cache_folder
 from alimark.core.llm import plain_name
-from alimark.errors import KeyMismatch, MissingExtra, ModelError
+from alimark.errors import MissingExtra, ModelError
 
 Ids = NDArray[np.int64]
 
@@ -130,12 +130,3 @@ def _resolved(name: str) -> Path:
     from alimark.core.models.torch_weights import converted
 
     return converted(file)
-
-
-def check_tokenizer(tokenizer: TextTokenizer, vocabulary: str, key_id: str) -> None:
-    """Checks that a key was made for this tokenizer; raises KeyMismatch if not."""
-    if vocabulary and tokenizer.fingerprint != vocabulary:
-        raise KeyMismatch(
-            f"key {key_id} was made for another tokenizer ({vocabulary[:19]}...) than {tokenizer.name} "
-            f"({tokenizer.fingerprint[:19]}...); use the tokenizer of the model that wrote the text"
-        )

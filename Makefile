@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-vllm lint docs bench fuzz null-tables dist lowest clean
+.PHONY: demo test test-vllm lint docs bench fuzz null-tables tables dist lowest clean
 
 demo: $(VENV)/.demo
 	$(BIN)/alimark demo
@@ -44,6 +44,10 @@ fuzz: $(VENV)/.dev
 
 null-tables: $(VENV)/.dev
 	$(BIN)/python tools/null_tables.py --write --figure docs/null.png
+
+# The tables of docs/soft.md that come from the records in the repository, without a model.
+tables: $(VENV)/.dev
+	$(BIN)/python benchmarks/tables.py --figure docs/steering.svg
 
 # Wheel and sdist. The times in them are that of the last commit, so that the same commit gives the same bytes.
 dist: $(VENV)/.dev

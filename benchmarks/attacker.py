@@ -160,16 +160,20 @@ class Detector:
             )
         return self._blocks[sentences]
 
-    def p_values(self, texts: Sequence[Vectors]) -> Floats:
-        """The p-values of texts of the same number of sentences, as embeddings of these."""
+    def scores(self, texts: Sequence[Vectors]) -> tuple[Floats, Floats]:
+        """The scores of texts of the same number of sentences, as embeddings of these, and those under random keys."""
         sentences = len(texts[0])
         index = np.full((sentences, 2, 4), -1, np.int64)
         index[:, 0, WHOLE] = np.arange(sentences)
         units = Units([""] * sentences, index)
         signals = [self.rule.signals(units, project(text, self.key)) for text in texts]
         blocks, null_blocks = self.blocks(sentences)
-        best = score_table(self.rule, signals, blocks).max(axis=1)
-        null = score_table(self.rule, signals, null_blocks)
+        return score_table(self.rule, signals, blocks).max(axis=1), score_table(self.rule, signals, null_blocks)
+
+    def p_values(self, texts: Sequence[Vectors]) -> Floats:
+        """The p-values of such texts."""
+        blocks, _ = self.blocks(len(texts[0]))
+        best, null = self.scores(texts)
         p = (1 + (null >= best[:, None]).sum(axis=1)) / (self.draws + 1)
         if len(blocks) > 1:
             p = np.array([min(*pair) for pair in zip(p, map(tail, best, null), strict=True)])

@@ -281,6 +281,24 @@ def test_synthid_scores_what_transformers_detectors_would(folder: Path, llm: Any
         key_of("synthid", folder, score="bayesian", depth=5, fitted=learned)
 
 
+@pytest.mark.parametrize("scheme", ["kgw", "synthid"])
+def test_texts_that_transformers_wrote_under_the_key_are_found(scheme: str, folder: Path, llm: Any) -> None:
+    mark = mark_of(scheme, folder)
+    processor = HashedGreenList(mark) if scheme == "kgw" else mark.logits_processor()
+    torch.manual_seed(3)
+    engine: Any = _token_engines.engine_of(llm)
+    prompt = torch.from_numpy(mark.tokenizer.ids("It was late."))[None]
+    processors = transformers.LogitsProcessorList([processor])
+    ids = engine.model.generate(
+        prompt, max_new_tokens=80, do_sample=True, top_k=0, pad_token_id=0, logits_processor=processors
+    )
+    text = mark.tokenizer.text(ids[0, prompt.shape[1] :].tolist())
+    found, other = mark.detect(text), mark_of(scheme, folder, 2).detect(text)
+    assert found.p_value <= 0.005
+    assert found.z > 3
+    assert abs(other.z) < 3
+
+
 @pytest.mark.parametrize(("scheme", "count"), [("kgw", 300), ("exp", 300), ("synthid", 300), ("sir", 100)])
 def test_p_values_of_unmarked_text_are_uniform(scheme: str, count: int, folder: Path) -> None:
     """Texts that repeat themselves, one key each; ties are broken at random."""
@@ -374,7 +392,7 @@ def test_what_does_not_fit_is_refused(folder: Path, llm: Any, tmp_path: Path) ->
         Key.generate(scheme="sir", embedder=EMBEDDER, tokenizer=str(folder))
     with pytest.raises(KeyFileError, match="60 outputs"):
         key_of("sir", folder, dimension=300)
-    for wrong in ({"gamma": 1.5}, {"delta": 0.0}, {"context": 0}):
+    for wrong in ({"gamma": 1.5}, {"delta": 0.0}, {"context": -1}):
         with pytest.raises(KeyFileError):
             key_of("kgw", folder, **wrong)
 

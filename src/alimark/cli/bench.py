@@ -10,7 +10,7 @@ import typer
 
 from alimark.cli import loading, options, show
 from alimark.errors import AlimarkError
-from alimark.lab.bench import RunProgress
+from alimark.lab.bench import RunProgress, need_lab
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -73,6 +73,7 @@ def run(
         alimark bench run paper/main-opt --profile local --set data.texts=20 -o work
         alimark bench report work
     """  # fmt: skip
+    need_lab()
     from alimark.lab.bench.recipe_files import load
 
     loaded = load(recipe, overrides or (), profile or ())
@@ -129,6 +130,7 @@ def report(
 
     A run that is not finished, or was stopped, is reported as far as it is.
     """
+    need_lab()
     from alimark.lab.bench import report as reports
     from alimark.lab.bench.evaluate import all_results
     from alimark.lab.bench.workspace import Workspace
@@ -161,6 +163,7 @@ def view(
         alimark bench view work
         alimark bench view work other-work
     """
+    need_lab()
     import webbrowser
 
     from alimark.lab.bench.view.answers import Answers

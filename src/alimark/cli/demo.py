@@ -39,9 +39,7 @@ TRANSLATED = "marked, then translated and back"
 HUMAN_ROW = "human"
 OTHER_KEY = "marked, under another key"
 
-SENTENCES, CANDIDATES = 24, 12
-"""The time of the demo grows with their product. Many sentences with few candidates are easier to find than few sentences with
-many that took the same time."""
+SENTENCES = 24
 _SEED = 7  # of the sampling; the key is new each time
 _MAX_TOKENS = 40
 """The most tokens of a candidate. A small model now and then writes endless sentences, for which the demo need not wait."""
@@ -68,20 +66,23 @@ def demo(
 
     On first use, a small language model and an embedder are fetched (180 MB);
     nothing else is written to disk. One of the changed texts was translated
-    to Portuguese and back, which needs the extra `translate` (35 MB). To save
-    time, 12 candidates are sampled for each sentence; `alimark generate`
-    samples 64 and marks more strongly.
+    to Portuguese and back, which needs the extra `lab`. The strength is light,
+    which saves time; `alimark generate` marks more strongly.
     """
     from alimark.cli.generate import write_one
     from alimark.core.generation.api import GenerationSettings
+    from alimark.core.generation.settings import candidates_and_steering
     from alimark.core.keys.key import DEFAULT_EMBEDDER, Key
     from alimark.core.llm.base import Sampling
     from alimark.core.schemes.alimark import AliMark
 
     embedder, model = loading.load_embedder(DEFAULT_EMBEDDER), loading.load_llm(llm)
     mark, other = (AliMark(Key.generate(embedder=embedder), embedder=embedder) for _ in range(2))
-    settings = GenerationSettings(SENTENCES, CANDIDATES, Sampling(max_tokens=_MAX_TOKENS))
-    title = f"{SENTENCES} marked sentences, {CANDIDATES} candidates each"
+    candidates, steering = candidates_and_steering(
+        "light", None, None, mark.candidates, steerable=mark.steerable(model)
+    )
+    settings = GenerationSettings(SENTENCES, candidates, Sampling(max_tokens=_MAX_TOKENS), steering=steering)
+    title = f"{SENTENCES} marked sentences, {candidates} candidates each"
     generation = write_one(mark, model, prompt, settings, _SEED, title)
     rows = detect_all(mark, other, generation)
     if as_json:
@@ -91,7 +92,7 @@ def demo(
         show.print_json(content | ({"translated": texts[TRANSLATED]} if TRANSLATED in texts else {}))
         return
     _print(prompt, generation.text, rows)
-    show.note(f"{CANDIDATES} candidates a sentence; `alimark generate` takes 64 and marks more strongly")
+    show.note("strength light; `alimark generate` takes standard, which marks more strongly")
 
 
 def detect_all(mark: AliMark, other: AliMark, generation: Generation) -> list[DemoRow]:

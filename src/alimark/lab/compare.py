@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from alimark.core._util.files import write_whole
 from alimark.core._util.progress import Line
 from alimark.core.llm import DEFAULT_LLM
-from alimark.errors import AlimarkError, AttackError, MissingExtra
+from alimark.errors import AlimarkError, AttackError
 from alimark.lab.attacks import ATTACKS
 from alimark.lab.attacks.base import TextAttack, setting
-from alimark.lab.bench import RunProgress
+from alimark.lab.bench import RunProgress, need_lab
 
 if TYPE_CHECKING:
     from alimark.lab.bench.models import Models

@@ -11,6 +11,17 @@ run.run()                                       # or run.run_stage("generate"), 
 report.write(Path("work"), [evaluate(run, "smoke")])
 """
 
+from importlib.util import find_spec
+
+from alimark.errors import MissingExtra
+
+
+def need_lab() -> None:
+    """Raises MissingExtra where a library of the bench is missing."""
+    for library in ("pydantic", "matplotlib", "jinja2", "tomli_w", "scipy", "sklearn"):
+        if not find_spec(library):
+            raise MissingExtra(library, "lab")
+
 
 class RunProgress:
     """Receives what a run does; this one shows nothing."""

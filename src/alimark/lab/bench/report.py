@@ -13,13 +13,12 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module, resources
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from alimark.core._util.files import write_whole
-from alimark.errors import MissingExtra
-from alimark.lab.bench import plots, tables
+from alimark.lab.bench import need_lab, plots, tables
 from alimark.lab.bench.export import in_markdown, to_markdown
 from alimark.lab.bench.plots import Plot
 from alimark.lab.bench.results import Example, Results
@@ -61,11 +60,7 @@ class Chapter:
 
 def write(folder: Path, results: Sequence[Results]) -> tuple[Path, Path]:
     """Write report.html, report.md and the plots of the latter; return the paths of the first two."""
-    for library in ("matplotlib", "jinja2"):
-        try:
-            import_module(library)
-        except ImportError:
-            raise MissingExtra(library, "lab") from None
+    need_lab()
     palette = colours(results)
     chapters = [_chapter(recipe, slug, palette) for recipe, slug in zip(results, _slugs(results), strict=True)]
     page, text = html(chapters, palette), markdown(chapters)

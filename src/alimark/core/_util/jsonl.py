@@ -150,7 +150,7 @@ class JsonlWriter:
         record = parse_record(last, str(self.path))
         if isinstance(record, dict):
             self._know(record, key_id)
-            self._file.write(b"\n")  # only the end of the line is missing
+            self._append(b"\n")  # only the end of the line is missing
         elif last.startswith(b"{"):
             self._file.truncate(whole)  # a process killed while writing leaves at most one such line
         else:
@@ -175,17 +175,21 @@ class JsonlWriter:
 
     def write(self, record: Record) -> None:
         """Appends a record; where the disk is full, the file is left as it was."""
-        line = _encoded(record)
-        start = self._file.seek(0, os.SEEK_END)
-        try:
-            self._file.write(line + b"\n")
-            self._file.flush()
-        except OSError:
-            # A full disk may have taken half of the line; the next run must not find it.
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._file.fileno(), start)
-            raise
+        self._append(_encoded(record) + b"\n")
         self.done.add(str(record["id"]))
+
+    def _append(self, line: bytes) -> None:
+        """Adds to the file without a buffer, which would write the rest of a line that did not fit when the file is closed."""
+        descriptor = self._file.fileno()
+        start = os.fstat(descriptor).st_size
+        try:
+            while line:
+                line = line[os.write(descriptor, line) :]
+        except OSError:
+            # A full disk may have taken a part of the line; the next run must not find it.
+            with contextlib.suppress(OSError):
+                os.ftruncate(descriptor, start)
+            raise
 
     def arrange(self, order: Sequence[str]) -> None:
         """Sorts the records with these ids into this order, behind all others, by writing a copy that replaces the file."""

@@ -54,19 +54,11 @@ def answers(client: Any, model: str) -> Iterator[str]:
         else:
             message = answer.choices[0].message
             calls, text, mark = bool(message.tool_calls), message.content or "", answer.alimark
-        kind = "a call" if calls else "JSON" if _is_json(text) else "prose"
+        kind = "a call" if calls else "JSON" if text.lstrip().startswith("{") else "prose"
         seconds = time.perf_counter() - started
         yield f"| {name} | {seconds:.1f} | {kind} | {mark['marked']} | {mark['words']} | {mark['words_marked']} |"
     first, again = (_zero(client, model) for _ in range(2))
     yield f"\nThe same request at temperature 0 gets the same answer: {first == again}."
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _zero(client: Any, model: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
@@ -22,7 +21,6 @@ from alimark.core.detection.fields import values
 from alimark.core.detection.settings import MAX_SENTENCES, DetectionSettings
 from alimark.core.detection.stats.p_values import draws_for
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
-from alimark.core.keys.key import Key
 from alimark.core.rewriting.api import RewriteSettings
 from alimark.errors import AlimarkError, LimitError
 from alimark.serve import schemas
@@ -31,7 +29,6 @@ from alimark.serve.bodies import BoundedRoute
 from alimark.serve.checking import Answer, Check
 from alimark.serve.errors import ApiError, to_api_error
 from alimark.serve.metrics import CONTENT_TYPE
-from alimark.serve.places import QueueFull
 from alimark.serve.records import Record, of_detection, of_text
 from alimark.serve.ring import Label
 from alimark.serve.service import AdminToken, AnyToken, DetectToken, GenerateToken, Service, ServiceOf, require_role
@@ -122,29 +119,17 @@ async def rewrite(body: schemas.Rewrite, service: ServiceOf, token: GenerateToke
     )  # fmt: skip
     await service.save([record])
     service.metrics.written.labels("rewrite").inc()
-    proof = await _proof(service, key, [body.input, rewriting.text], token.id)
+    before, after = await service.detect_own(key, [body.input, rewriting.text], token.id)
+    proof: JsonObject = {}
+    if not isinstance(before, AlimarkError) and not isinstance(after, AlimarkError):  # else the detector was too busy
+        verdict = str(after.verdict(PROOF_FPR))
+        proof = {"verdict": verdict, "p_value": after.p_value, "p_value_before": before.p_value}
     return proof | {
         "text": rewriting.text, "key_id": rewriting.key_id, "record_id": record.id, "matches": rewriting.matches,
         "cosines": rewriting.cosines, "outcomes": [sentence.outcome for sentence in rewriting.rewritten],
         "block_size": rewriting.block_size, "payload": rewriting.payload,
         "moved_most": [asdict(sentence) for sentence in rewriting.moved_most()],
     }  # fmt: skip
-
-
-async def _proof(service: Service, key: Key, texts: Sequence[str], owner: str) -> JsonObject:
-    """Detects the mark in a text before and after its rewriting; without a result where the detector is too busy."""
-    checks = [Check(text, (key,), DetectionSettings(draws=draws_for(PROOF_FPR))) for text in texts]
-
-    def finish(_: Check, answer: Answer) -> tuple[str, float]:
-        return str(answer[0].verdict(PROOF_FPR)), answer[0].p_value
-
-    try:
-        before, after = await service.results(service.checker.submit(owner, checks, finish))
-    except (QueueFull, ApiError):  # too many texts wait, or the time is over; the text is rewritten all the same
-        return {}
-    if isinstance(before, AlimarkError) or isinstance(after, AlimarkError):
-        return {}
-    return {"verdict": after[0], "p_value": after[1], "p_value_before": before[1]}
 
 
 @router.get("/v1/attacks", tags=["writing"])

@@ -17,6 +17,7 @@ from alimark.audit.evidence.signing import SIGNED, SigningKey, signing_key_path
 from alimark.audit.evidence.statement import ANSWER_FORMAT
 from alimark.core._util.json_types import JsonObject
 from alimark.core._util.work import TimedFuture
+from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.detection.settings import DetectionSettings
 from alimark.core.embedding.base import Embedder
 from alimark.core.embedding.loading import load_embedder
@@ -24,9 +25,9 @@ from alimark.core.generation.steering import steerable, token_vectors
 from alimark.core.keys.key import Key
 from alimark.core.llm import load_llm
 from alimark.core.llm.base import LLM, ForwardsRequests
-from alimark.errors import AlimarkError, TextError
+from alimark.errors import AlimarkError
 from alimark.serve.auth import PUBLIC, Allowance, Role, Token, Tokens
-from alimark.serve.checking import Answer, Check, Checker
+from alimark.serve.checking import Check, Checker
 from alimark.serve.database import DatabaseError, Store
 from alimark.serve.errors import AnyTextResponse, ApiError
 from alimark.serve.metrics import Metrics
@@ -127,20 +128,13 @@ class Service:
                 raise ApiError(409, "payload", message) from None
             raise ApiError(422, "payload", f"The payload cannot be used: {error}.", param="payload") from None
 
-    async def own_p_values(self, key: Key, texts: Sequence[str], token: Token) -> list[float | None]:
-        """Detects texts that were just written, as /v1/detect does under their key; None for one that is too much work now."""
-
-        def p_value(check: Check, answer: Answer) -> float:
-            return answer[0].p_value
-
+    async def detect_own(self, key: Key, texts: Sequence[str], owner: str) -> list[AlignedDetection | AlimarkError]:
+        """Detects texts that were just written under a key, as /v1/detect does; an error for one that is too much work now."""
+        checks = [Check(text, (key,), DetectionSettings(), _OWN_CHECK) for text in texts]
         try:
-            keys = tuple(self.ring.detecting(token.tenant, [key.id]))
-            checks = [Check(text, keys, DetectionSettings(), _OWN_CHECK) for text in texts]
-            outcomes = await self.results(self.checker.submit(token.id, checks, p_value))
-        except (AlimarkError, ApiError):
-            return [None] * len(texts)
-        without_prose = [1.0 if isinstance(outcome, TextError) else outcome for outcome in outcomes]
-        return [None if isinstance(outcome, AlimarkError) else outcome for outcome in without_prose]
+            return await self.results(self.checker.submit(owner, checks, lambda _, answer: answer[0]))
+        except (AlimarkError, ApiError) as error:
+            return [AlimarkError(str(error))] * len(texts)
 
     def _rewriter(self) -> LLM:
         name = self.settings.rewrite_llm or self.settings.llm

@@ -20,7 +20,7 @@ from alimark.core.keys.key import Key
 from alimark.core.llm.base import CountsTokens, HasContext, Message, Request, Sampling, count_tokens
 from alimark.core.schemes.registry import rule_for
 from alimark.core.text.continuations import word_list
-from alimark.errors import AlimarkError
+from alimark.errors import AlimarkError, TextError
 from alimark.serve.auth import Token, sha256
 from alimark.serve.errors import ApiError, to_api_error
 from alimark.serve.openai_schemas import Mark, ToWrite
@@ -285,7 +285,10 @@ class Texts:
             metrics.ended.labels(generation.ended).inc()
             metrics.sampled.inc(generation.tokens)
             self.service.pace.note(self.key, generation)
-        p_values = await self.service.own_p_values(self.key, [text.text for text in generations], self.token)
+        detected = await self.service.detect_own(self.key, [text.text for text in generations], self.token.id)
+        p_values = [
+            1.0 if isinstance(detection, TextError) else getattr(detection, "p_value", None) for detection in detected
+        ]
         records = [
             self._record(text.text, text.matches, text.ended, p_value)
             for text, p_value in zip(generations, p_values, strict=True)

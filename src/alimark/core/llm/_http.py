@@ -13,7 +13,6 @@ import email.utils
 import ipaddress
 import json
 import os
-import queue
 import random
 import re
 import threading
@@ -144,41 +143,21 @@ class Http:
 
     def events(self, url: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield the events of a streamed answer as they arrive. There is no other try: some may have been used already."""
-        events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        import httpx
 
-        async def read() -> None:
-            import httpx
-
-            sent = json.dumps(body).encode()
-            try:
-                async with (
-                    self._slots,
-                    asyncio.timeout(self._timeout),
-                    self._client.stream("POST", url, content=sent, headers=_JSON) as response,
-                ):
-                    if not response.is_success:
-                        fault = self._failure(
-                            url, response.status_code, response.headers, await _content(response) or b""
-                        )
-                        raise LLMError(f"{url} failed: {fault.reason}; try again later")
-                    async for line in response.aiter_lines():
-                        if line.startswith("data: {"):
-                            events.put(json.loads(line[6:]))
-            except (TimeoutError, httpx.HTTPError, ValueError) as error:
-                reason = f"{type(error).__name__}: {error}"
-                raise LLMError(f"{url} broke off its answer: {self._shown(reason)}; try again") from None
-
-        future = asyncio.run_coroutine_threadsafe(read(), self._loop)
-        future.add_done_callback(lambda _: events.put(None))
-        when_cancelled(future.cancel)
         try:
-            while (event := events.get()) is not None:
-                yield event
-            future.result()
-        except concurrent.futures.CancelledError:
-            raise LLMError("the request was cancelled") from None
-        finally:
-            future.cancel()
+            with httpx.stream(
+                "POST", url, content=json.dumps(body).encode(), headers={**self._client.headers, **_JSON},
+                timeout=self._timeout, trust_env=self._client.trust_env,
+            ) as response:  # fmt: skip
+                if not response.is_success:
+                    raise LLMError(self._failure(url, response.status_code, response.headers, response.read()).reason)
+                for line in response.iter_lines():
+                    if line.startswith("data: {"):
+                        yield json.loads(line[6:])
+        except (httpx.HTTPError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise LLMError(f"{url} broke off its answer: {self._shown(reason)}; try again") from None
 
     async def _once(self, method: str, url: str, body: dict[str, Any] | None, read: Callable[[Any], T]) -> T | _Fault:
         import httpx

@@ -72,8 +72,11 @@ def test_evidence(run: Run, key_file: Path, marked_file: Path, tmp_path: Path, m
     assert base_secret(key_file) not in report.read_text() + done.out
     done = run("verify", report, marked_file, human, "-k", key_file)
     assert (done.status, done.out.count("passed: "), done.err) == (0, 7, "")
+    done = run("verify", report, marked_file, "-k", key_file)
+    assert (done.status, "human.txt”, which the evidence is about, was not checked" in done.out) == (1, True)
     page = tmp_path / "r.html"
     assert run("detect", "-k", key_file, marked_file, "--report", page).status == 0
+    assert "alimark verify r.html marked.txt" in page.read_text()
     done = run("verify", page, marked_file)
     assert (done.status, "not computed again" in done.err) == (0, True)
     assert run("verify", page, human, "-k", key_file).status == 1
@@ -170,6 +173,14 @@ def test_bad_files(run: Run, key_file: Path, tmp_path: Path, content: bytes, tol
     assert done.status == 2
     assert told in done.err
     assert done.err.count("\n") == 1
+
+
+def test_a_text_that_is_too_long_is_refused_before_models_are_loaded(
+    run: Run, key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alimark.cli.loading, "load_mark", fails)
+    done = run("detect", "-k", key_file, human_file(tmp_path, "The lamp went out. " * 21_000), "--no-excerpt")
+    assert (done.status, "21,000 sentences and the limit is 2,000; cut it into parts" in done.err) == (2, True)
 
 
 def test_missing_files_and_contradictions(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:

@@ -238,26 +238,57 @@ def calibration_report(
 
 
 def conclusion(report: Record) -> str:
-    """Whether a key finds a mark in human text more often than its p-values say, and what to do then, in words.
+    """What the rates of a key say: the rows that fail, those that so few texts cannot judge, and what to do.
 
     Example:
-        >>> report = {"levels": [0.01], "this_key": {"p": [0.05]}, "interval_99": [(0.0, 0.03)], "texts": 300}
-        >>> conclusion(report).split(":")[1]
-        ' this key finds a mark in human text more often than its p-values say'
+        >>> report = {"levels": [0.01, 0.05], "texts": 300, "this_key": {"p": [0.05, 0.06], "p_randomised": [0.05, 0.06]}}
+        >>> report["interval_99"] = [binomial_interval(300, level) for level in report["levels"]]
+        >>> conclusion(report).split(". ")[0]
+        'Conclusion: do not rely on this key for texts like these'
+        >>> report["this_key"] = {"p": [0.01, 0.06], "p_randomised": [0.01, 0.06]}
+        >>> conclusion(report).split(". ")[0]
+        'Conclusion: nothing speaks against this key, but do not rely on it yet'
     """
-    rows = list(zip(report["levels"], report["this_key"]["p"], report["interval_99"], strict=True))
-    wrong = [row for row in rows if row[0] <= MAX_LEVEL and row[1] > row[2][1]]
-    level, share, (_, high) = (wrong or rows)[0]
-    if not wrong:
+    texts, levels, rates = report["texts"], report["levels"], report["this_key"]
+    high, low, unjudged = list[str](), list[str](), list[float]()
+    for level, share, fair, (least, most) in zip(
+        levels, rates["p"], rates["p_randomised"], report["interval_99"], strict=True
+    ):
+        if share > most:  # p-values are never too small, so that ties can only make a share too low
+            high.append(f"{100 * share:.2f}% with p <= {level:g}, where at most {100 * most:.2f}% are expected")
+        elif fair < least:
+            low.append(f"{100 * fair:.2f}% with p <= {level:g}, where at least {100 * least:.2f}% are expected")
+        if texts < texts_needed(level):
+            unjudged.append(level)
+    if high:
         return (
-            f"Conclusion: the p-values of this key can be relied on for texts like these. At p <= {level:g} it finds a mark in "
-            f"{100 * share:.2f}% of {report['texts']:,} human texts, and up to {100 * high:.2f}% would be no surprise."
+            f"Conclusion: do not rely on this key for texts like these. Of {texts:,} human texts it finds {'; '.join(high)}. "
+            "Make another key (alimark keygen) and calibrate that one. If several keys fail, the texts share a subject or a "
+            "template: make a key with --centre, or detect with a stricter --fpr."
         )
-    return (
-        f"Conclusion: this key finds a mark in human text more often than its p-values say: at p <= {level:g} in "
-        f"{100 * share:.2f}% of {report['texts']:,} texts, where at most {100 * high:.2f}% would be expected. The texts may "
-        "share a subject or a template. Use a stricter --fpr, make a key with --centre, or calibrate on other texts."
+    judged = [level for level in levels if level not in unjudged and level <= MAX_LEVEL]
+    few = f" {texts:,} texts are too few to judge " + ", ".join(
+        f"p <= {level:g} (about {texts_needed(level):,} are needed)" for level in unjudged
     )
+    fewer = f" It finds fewer than expected ({'; '.join(low)}), so that its p-values are cautious." if low else ""
+    if not judged:
+        return f"Conclusion: nothing speaks against this key, but do not rely on it yet.{few}.{fewer}"
+    shares = ", ".join(f"p <= {level:g} in {100 * rates['p'][levels.index(level)]:.2f}%" for level in judged)
+    relied = f"this key can be relied on for texts like these at p <= {max(judged) if unjudged else min(judged):g}"
+    few = f"{few}." if unjudged else ""
+    return f"Conclusion: {relied}: of {texts:,} human texts it gives {shares}, as it should.{few}{fewer}"
+
+
+def texts_needed(level: float) -> int:
+    """About how many texts it takes to notice, nine times in ten, that a key finds a mark twice as often as it should.
+
+    Example:
+        >>> texts_needed(0.05), texts_needed(0.01)
+        (360, 1900)
+    """
+    wrong = min(2 * level, (1 + level) / 2)
+    spread = 2.576 * math.sqrt(level * (1 - level)) + 1.282 * math.sqrt(wrong * (1 - wrong))
+    return int(float(f"{(spread / (wrong - level)) ** 2:.2g}"))
 
 
 def _spread(texts: HumanTexts, key: Key, settings: RandomKeys, start: StartBar, keys: int, centring: bool) -> Record:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from alimark.core.detection.stats.p_values import RandomKeys
     from alimark.core.keys.key import Key
 
+_LONG = 200_000
+"""Characters from which a text may be too long to be searched, so that this is found out first."""
 Files = Annotated[
     list[str] | None,
     typer.Argument(
@@ -146,9 +148,14 @@ def _ask(services: list[str], names: list[str], report: Path | None, as_json: bo
 
 def _answers(names: list[str], keys: list[Key], settings: RandomKeys, llm_name: str | None) -> verify.Answers:
     """For each file its detections, best key first, or the error that prevented them."""
+    from alimark.core._util import progress
     from alimark.core.schemes.api import detect as detect_keys
     from alimark.core.schemes.registry import aligns
 
+    progress.on_command_line = True
+    contents = _contents(names, keys[0], settings)
+    if all(isinstance(content, AlimarkError) for content in contents.values()):
+        return {name: content for name, content in contents.items() if isinstance(content, AlimarkError)}
     loading.fetch_models(keys[0].embedder)
     if aligns(keys[0].scheme):
         # Loading the compiled kernels takes half a second; it runs while the embedder is loaded. An error must wait for it:
@@ -157,22 +164,41 @@ def _answers(names: list[str], keys: list[Key], settings: RandomKeys, llm_name: 
     mark = loading.load_mark(keys[0])
     llm = None if llm_name is None else loading.load_llm(llm_name)
     answers: verify.Answers = {}
-    for name in names:
+    for name, content in contents.items():
+        if isinstance(content, AlimarkError):
+            answers[name] = content
+            continue
         try:
-            text = texts.read_text(name)
             if len(keys) > 1:
                 embedder = getattr(mark, "embedder", None)
-                answers[name] = detect_keys(text, keys, embedder=embedder, settings=settings, llm=llm)
+                answers[name] = detect_keys(content, keys, embedder=embedder, settings=settings, llm=llm)
                 continue
-            [answer] = mark.detect_batch([text], settings, llm=llm)
+            [answer] = mark.detect_batch([content], settings, llm=llm)
             answers[name] = answer if isinstance(answer, AlimarkError) else [answer]
         except KeyMismatch:
             raise
         except AlimarkError as error:
             answers[name] = error
-        except OSError as error:
-            answers[name] = RecordError(error.strerror or str(error))
     return answers
+
+
+def _contents(names: list[str], key: Key, settings: RandomKeys) -> dict[str, str | AlimarkError]:
+    """The text of each file, or why it cannot be tested; texts that are too long are refused before models are loaded."""
+    from alimark.core.detection.preparing import check_searchable
+    from alimark.core.detection.settings import DetectionSettings
+    from alimark.core.schemes.registry import aligns
+
+    contents: dict[str, str | AlimarkError] = {}
+    for name in names:
+        try:
+            contents[name] = text = texts.read_text(name)
+            if len(text) > _LONG and aligns(key.scheme):
+                check_searchable(text, key, DetectionSettings.of(settings))
+        except AlimarkError as error:
+            contents[name] = error
+        except OSError as error:
+            contents[name] = RecordError(error.strerror or str(error))
+    return contents
 
 
 def _warm_up(key: Key, settings: RandomKeys) -> None:

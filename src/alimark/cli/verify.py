@@ -46,7 +46,8 @@ def verify(
 ) -> None:  # fmt: skip
     """Check evidence: the signature, the signer, the documents, and the result, which is computed again.
 
-    Without a key, all but the result is checked, and the output says so.
+    Name every document of the evidence: one that is missing is a check that
+    fails. Without a key, all but the result is checked, and the output says so.
 
         alimark verify evidence.json letter.txt -k key.json
         alimark verify evidence.html letter.txt --signer tlmAC-2SRzfpQt...
@@ -126,7 +127,8 @@ def write_report(
         return
     measured = None if calibration is None else _calibration(calibration)
     signer = SigningKey.of_installation()
-    evidence = json.loads(json.dumps(signer.sign(make_evidence(examined, keys, fpr=fpr, calibration=measured))))
+    content = make_evidence(examined, keys, fpr=fpr, calibration=measured, file=report.name)
+    evidence = json.loads(json.dumps(signer.sign(content)))
     if timestamp is not None:
         from alimark.audit.evidence.timestamping import stamped
 

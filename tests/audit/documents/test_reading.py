@@ -6,6 +6,7 @@ import email.message
 import os
 import resource
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -260,6 +261,18 @@ def test_rows_of_a_table_in_a_pdf() -> None:
 
 # Hostile files
 
+
+def packed_pdf(commands: bytes) -> bytes:
+    """A PDF file of one page with these drawing commands, packed."""
+    packed = zlib.compress(commands, 9)
+    head = (
+        b"%PDF-1.7\n1 0 obj <</Type/Catalog/Pages 2 0 R>> endobj\n2 0 obj <</Type/Pages/Kids[3 0 R]/Count 1>> endobj\n"
+    )
+    page = b"3 0 obj <</Type/Page/Parent 2 0 R/MediaBox[0 0 99 99]/Contents 4 0 R>> endobj\n"
+    stream = b"4 0 obj <</Length %d/Filter/FlateDecode>>\nstream\n%s\nendstream endobj\n" % (len(packed), packed)
+    return head + page + stream + b"trailer <</Root 1 0 R>>\n"
+
+
 ENTITIES = '<!DOCTYPE w [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]>'
 EXTERNAL = '<!DOCTYPE w [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
 
@@ -275,6 +288,9 @@ EXTERNAL = '<!DOCTYPE w [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
         (b"<p>" * 1000, "html", TextError, "no text"), (b"a" * 200_000, "txt", LimitError, "100,000 characters"),
         (docx("a" * 200_000), None, LimitError, "100,000 characters"),
         (word_file("<w:sdt><w:sdtContent>" * 3000 + "</w:sdtContent></w:sdt>" * 3000), None, TextError, "nested"),
+        (b"<table><tr><td>x" * 40_000, "html", TextError, "elements within each other"),
+        (b"<div></b>" * 40_000, "html", TextError, "elements within each other"),
+        (packed_pdf(b"BT (a) Tj ET " * 300_000), None, TextError, "unpacks to more than 100 times its size"),
         (b"\xd0\xcf\x11\xe0" + b"\0" * 600, None, TextError, "old Word file"), (b"\x89PNG\r\n", None, TextError, "picture"),
         (package(a_txt="One"), None, TextError, "unpack it"), (package(xl__workbook_xml="x"), None, TextError, "spreadsheet"),
     ],

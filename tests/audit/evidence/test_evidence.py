@@ -150,7 +150,10 @@ def test_every_changed_byte_is_noticed(tmp_path: Path, signer: SigningKey, evide
 
 def test_another_document_or_key(evidence: JsonObject) -> None:
     data = {"letter.txt": MARKED.encode(), "changed.txt": MARKED.encode() + b"x"}
-    assert passed(check_documents(evidence, data)) == [True, False]
+    checks = check_documents(evidence, data)
+    assert passed(checks) == [True, False, False]
+    assert "“other.txt”, which the evidence is about, was not checked" in checks[2].message
+    assert passed(check_documents(evidence, {"letter.txt": MARKED.encode(), "o.txt": OTHER.encode()})) == [True, True]
     documents = {"letter.txt": (MARKED.encode(), MARKED), "other.txt": (OTHER.encode(), OTHER)}
     checks = check_results(evidence, documents, [MARK.key], lambda _: MARK)
     assert passed(checks) == [True, True]

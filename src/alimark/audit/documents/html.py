@@ -6,12 +6,14 @@ The page is parsed by lexbor (selectolax) as browsers parse it, so that missing 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from alimark.audit.documents.blocks import is_layout, join_blocks, tidy
 from alimark.audit.documents.encodings import declared_in_html, decode
+from alimark.errors import TextError
 
 if TYPE_CHECKING:
     from selectolax.lexbor import LexborNode
@@ -47,6 +49,15 @@ _HIDDEN_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.I)
 _SPACES = re.compile(r"[ \t\r\n\f]+")
 _WORDS = re.compile(r"[A-Za-z][a-z]*|[A-Z]+")
 _SENTENCE_END = (".", "!", "?", "…", "。", "”", '"', "’", ":", ";")
+
+
+_TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
+_END_THEMSELVES = frozenset(
+    "area base br caption col colgroup dd dt embed hr img input li link meta option p param source tbody td tfoot th thead tr "
+    "track wbr".split()
+)
+_MOST_NESTED = 6_000
+"""Elements within each other; browsers show some hundreds. The time of parsing is quadratic in their number."""
 
 
 @dataclass
@@ -157,6 +168,7 @@ def _size(blocks: list[_Block]) -> int:
 def _blocks(text: str) -> list[_Block]:
     from selectolax.lexbor import LexborHTMLParser
 
+    _check_depth(text)
     root = LexborHTMLParser(text).body
     page = _PageBlocks()
     if root is None:
@@ -172,6 +184,24 @@ def _blocks(text: str) -> list[_Block]:
             _leave(page, tag)
     page.end_block()
     return page.blocks
+
+
+def _check_depth(text: str) -> None:
+    """Raises TextError where elements are nested so deeply that the page would take long to parse."""
+    unended: Counter[str] = Counter()
+    depth = 0
+    for end, name in _TAG.findall(text):
+        tag = name.lower()
+        if not end and tag not in _END_THEMSELVES:
+            unended[tag] += 1
+            depth += 1
+        elif end and unended[tag]:
+            unended[tag] -= 1
+            depth -= 1
+        if depth > _MOST_NESTED:
+            raise TextError(
+                f"the page has more than {_MOST_NESTED:,} elements within each other; copy its text to a .txt file"
+            )
 
 
 def _walk(root: LexborNode) -> Iterator[tuple[LexborNode, bool]]:

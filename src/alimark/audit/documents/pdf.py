@@ -8,8 +8,10 @@ footnotes are left out, hyphenated words are joined, and footnotes follow the te
 from __future__ import annotations
 
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 _MARGIN = 0.2
 """The share of a page's height, at its top and at its bottom, in which running heads stand."""
 _MOST_DAMAGED = 100
+_STREAM = re.compile(rb"stream\r?\n")
+_MOST_UNPACKED, _MOST_RATIO = 1 << 20, 100
+"""Drawing commands of so many bytes are refused where they unpack to more than so many times their size; usual is ten."""
 _COLUMN_LINES = 5
 """So many lines with a gap at the same place are columns."""
 _HYPHEN = "\x02"
@@ -102,9 +107,27 @@ def read(data: bytes, most: int) -> tuple[str, list[str]]:
     return text, [f"running heads and page numbers left out: {heads}"] if heads else []
 
 
+def _check_streams(data: bytes) -> None:
+    """Raises TextError where a few bytes of drawing commands unpack to so many that they would fill the memory."""
+    for match in _STREAM.finditer(data):
+        described = data[max(0, match.start() - 1000) : match.start()].rpartition(b" obj")[2]
+        if b"FlateDecode" not in described or b"/Image" in described:
+            continue
+        inflating = zlib.decompressobj()
+        with suppress(zlib.error):
+            unpacked = len(inflating.decompress(data[match.end() :], _MOST_UNPACKED))
+            packed = len(data) - match.end() - len(inflating.unconsumed_tail) - len(inflating.unused_data)
+            if unpacked == _MOST_UNPACKED and packed * _MOST_RATIO < unpacked:
+                raise TextError(
+                    f"a page of the PDF file unpacks to more than {_MOST_RATIO} times its size, as no document does; "
+                    "copy its text to a .txt file"
+                )
+
+
 def _pages(data: bytes, most: int) -> list[_PdfPage]:
     import pypdfium2
 
+    _check_streams(data)
     try:
         document = pypdfium2.PdfDocument(data)
     except pypdfium2.PdfiumError as error:

@@ -46,8 +46,9 @@ class Examined:
 
 
 def make_evidence(
-    documents: Sequence[Examined], keys: Sequence[Key], *, fpr: float = 0.01, calibration: JsonObject | None = None
-) -> JsonObject:
+    documents: Sequence[Examined], keys: Sequence[Key], *, fpr: float = 0.01, calibration: JsonObject | None = None,
+    file: str = "EVIDENCE.json",
+) -> JsonObject:  # fmt: skip
     """Returns the evidence about documents, ready for JSON and to be signed.
 
     Args:
@@ -55,6 +56,7 @@ def make_evidence(
         keys: The keys that were tried; the evidence holds public parameters of those that were named, never a secret.
         fpr: The false-positive rate of the verdicts.
         calibration: The false-positive rates that `alimark calibrate --json` measured for the key.
+        file: The file that the evidence will be in, which it says how to verify.
 
     Raises:
         AlimarkError: The calibration belongs to another key.
@@ -77,7 +79,7 @@ def make_evidence(
         "does_not_say": list(DOES_NOT_SAY),
         "how_to_repeat": [
             f"pip install alimark=={metadata.version('alimark')}",
-            f"alimark verify EVIDENCE.json {shlex.join(document.name for document in documents)} --key KEY.json --signer "
+            f"alimark verify {shlex.join([file, *(document.name for document in documents)])} --key KEY.json --signer "
             "FINGERPRINT",
         ],
     }

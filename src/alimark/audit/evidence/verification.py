@@ -92,24 +92,29 @@ def check_signer(evidence: JsonObject, trusted: Sequence[str]) -> list[EvidenceC
 
 
 def check_documents(evidence: JsonObject, documents: Mapping[str, bytes]) -> list[EvidenceCheck]:
-    """Checks that the documents are those of the evidence, byte by byte; the names of files do not matter.
+    """Checks that the documents are those of the evidence, byte by byte, and that none is missing; names do not matter.
 
     Of a service's answer the documents are texts in UTF-8, where white space at both ends does not count.
     """
     if evidence["format"] == ANSWER_FORMAT:
-        recorded = {result.get("text_sha256") for result in evidence.get("results", [evidence])}
+        results = evidence.get("results", [evidence])
+        recorded = {result.get("text_sha256"): f"text {number}" for number, result in enumerate(results, 1)}
         documents = {
             name: data if hashlib.sha256(data).hexdigest() in recorded else data.strip()
             for name, data in documents.items()
         }
     else:
-        recorded = {text["document"]["sha256"] for text in evidence["texts"]}
+        recorded = {text["document"]["sha256"]: text["document"]["name"] for text in evidence["texts"]}
     checks = []
+    missing = dict(recorded)
     for name, data in documents.items():
-        known = hashlib.sha256(data).hexdigest() in recorded
+        known = missing.pop(digest := hashlib.sha256(data).hexdigest(), None) is not None or digest in recorded
         message = f"{name} is {'a document' if known else 'none of the documents'} of the evidence, byte by byte."
         checks.append(EvidenceCheck(known, message))
-    return checks
+    absent = "was not checked, because its file was not named or is another one; name the file as well"
+    return checks + [
+        EvidenceCheck(False, f"“{name}”, which the evidence is about, {absent}.") for name in missing.values()
+    ]
 
 
 def check_results(

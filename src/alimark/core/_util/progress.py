@@ -12,11 +12,15 @@ from alimark.core._util import process
 
 Item = TypeVar("Item")
 SECONDS = 0.2  # the least time between two versions of a line
+on_command_line = False
+"""Whether the command line shows lines, too: the verbs that have no bar of their own."""
 
 
 def shown() -> bool:
-    """Whether progress is shown without being asked for. The command line shows its own."""
-    return not process.is_command_line and ("ipykernel" in sys.modules or bool(sys.stderr and sys.stderr.isatty()))
+    """Whether progress is shown without being asked for. Most verbs of the command line show their own."""
+    return (on_command_line or not process.is_command_line) and (
+        "ipykernel" in sys.modules or bool(sys.stderr and sys.stderr.isatty())
+    )
 
 
 class Line:

@@ -140,6 +140,11 @@ def prepare(text: str, key: Key, embedder: Embedder, settings: DetectionSettings
     return _read_by_clauses(prepared, split_text, settings)
 
 
+def check_searchable(text: str, key: Key, settings: DetectionSettings) -> None:
+    """Raises AlimarkError where a text is too long to be searched, or empty, without preparing it further."""
+    _check_searchable(split(normalise(text), key), key, settings)
+
+
 def _check_searchable(split_text: SplitText, key: Key, settings: DetectionSettings) -> None:
     if "excerpt" in settings.searches(len(split_text.sentences)):
         check_length(split_text, MAX_SOFT_EXCERPT_SENTENCES if key.soft else MAX_EXCERPT_SENTENCES)

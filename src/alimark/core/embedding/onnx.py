@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from alimark.core._util.paths import cache_folder
 from alimark.core._util.process import available_cpus
+from alimark.core._util.progress import Line
 from alimark.core.embedding import onnx_graph
 from alimark.core.embedding.base import (
     MAX_CHARACTERS,
@@ -23,6 +24,9 @@ from alimark.core.embedding.base import (
     text_parts,
 )
 from alimark.errors import ModelError
+
+_MANY = 1000
+"""So many texts or more are embedded with a line of progress."""
 
 
 class OnnxEmbedder(LoadedEmbedder):
@@ -60,8 +64,11 @@ class OnnxEmbedder(LoadedEmbedder):
 
     def _embed_window(self, texts: list[str], vectors: Vectors) -> None:
         tokens = self._encode([cut_text(text, MAX_CHARACTERS) for text in texts])
-        for batch in length_batches([len(ids) for ids in tokens]):
-            vectors[batch] = self._run([tokens[i] for i in batch])
+        done = 0
+        with Line("embedding", len(texts), wanted=len(texts) >= _MANY) as line:
+            for batch in length_batches([len(ids) for ids in tokens]):
+                vectors[batch] = self._run([tokens[i] for i in batch])
+                line.at(done := done + len(batch))
 
     def _encode(self, texts: list[str]) -> list[NDArray[np.int32]]:
         return [

@@ -1,7 +1,5 @@
 """Finds a browser on this machine."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs the command line inside the process of the test."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import NamedTuple

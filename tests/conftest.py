@@ -1,7 +1,5 @@
 """Fixtures that the tests of several folders share."""
 
-from __future__ import annotations
-
 import random
 import signal
 import sys

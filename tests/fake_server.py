@@ -1,7 +1,5 @@
 """A server on loopback with the answers that a test gives it, for the HTTP adapter and the commands that use it."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Writes single texts with settings that public methods do not take, such as `wave`; fixed keys, and texts under them."""
 
-from __future__ import annotations
-
 from alimark import Generation, Key, Rewriting
 from alimark.core.embedding.base import Embedder
 from alimark.core.generation.api import GenerationSettings, ManyProgress, Prompt, generate_many

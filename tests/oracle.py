@@ -5,8 +5,6 @@ number of sentences and a mapping from a run of them to its bits: `(first, last,
 starts inside leaves out the left half of its first sentence and one that ends inside the right half of its last.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction

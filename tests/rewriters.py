@@ -1,7 +1,5 @@
 """A stand-in for the chat model that rewrites sentences, and texts for it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Small documents that tests build themselves."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A recipe with a stand-in model and embedder, and functions to run it and to read its records."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tiny sentence embedders with random weights, saved in sentence-transformers form."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

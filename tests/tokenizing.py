@@ -1,7 +1,5 @@
 """Small byte-level BPE tokenizers, trained for a test, and tiny random models: a Phi, and an OPT as the model hub has it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

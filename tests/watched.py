@@ -1,7 +1,5 @@
 """Models whose calls a test watches, and language models whose draws it makes itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

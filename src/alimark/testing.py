@@ -5,8 +5,6 @@ sentences, and can imitate faults of real models. `StandInEmbedder` hashes words
 vectors.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 import re

@@ -1,7 +1,5 @@
 """The corpus of `make fuzz`, which holds every case that was found, and some mutations of it with a fixed seed."""
 
-from __future__ import annotations
-
 import pytest
 
 import fuzz

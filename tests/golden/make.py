@@ -12,8 +12,6 @@ puts to a chat model. Keys that name an embedder of the store get a stand-in of 
 spans depend on the fingerprint.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

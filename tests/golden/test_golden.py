@@ -4,8 +4,6 @@
 they do between machines.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`alimark.compare` and `alimark compare`: watermarks and attacks of one's own in one call."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """Directions that are learned for an embedder without shipped ones: `fit_directions`, the keys that hold them, the commands."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from random import Random

@@ -3,8 +3,6 @@
 A decode step of a small model is a thousand kernels of a few microseconds each, most of them small sums and products.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -6,8 +6,6 @@ with an online softmax, so that no score is written to memory. It reads the leng
 one CUDA graph serves all lengths.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -1,7 +1,5 @@
 """Threads that read the texts of sequences while the engine samples on: they look for the end of the first sentence."""
 
-from __future__ import annotations
-
 import threading
 import weakref
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Sampling of tokens: scores from logits, and choices by random numbers that depend on seed, draw and step alone."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 

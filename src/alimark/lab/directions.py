@@ -8,8 +8,6 @@ eigenvectors of W against P + 2 T, scaled to a variance of 1 under W. They are n
 of what makes noisy directions count less.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random

@@ -1,7 +1,5 @@
 """Helpers for schemes that learn from text: the sentences of texts, their embeddings, and a record of their origin."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

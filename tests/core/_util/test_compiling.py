@@ -1,7 +1,5 @@
 """Kernels of several threads have their turn, and cancelled work stops."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """JSONL files that are written line by line: one writer at a time, and only complete lines are kept."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

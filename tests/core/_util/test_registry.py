@@ -1,7 +1,5 @@
 """The registry: names that are built in, those of installed packages, and the errors for packages that are broken."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """A watermark with a fixed hard key and the sentences of a text marked with it; modules on soft keys override both."""
 
-from __future__ import annotations
-
 import pytest
 
 from alimark import AliMark

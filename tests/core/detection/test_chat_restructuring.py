@@ -1,7 +1,5 @@
 """Texts restructured by a chat model before detection, with a stand-in for the model."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

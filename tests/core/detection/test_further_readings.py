@@ -1,7 +1,5 @@
 """Detection of texts that were disguised or lost their full stops: a further reading, which the p-value pays for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal

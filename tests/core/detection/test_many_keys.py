@@ -1,7 +1,5 @@
 """Detection with many keys at once, and of marked passages within longer texts: `search="excerpt"`."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace

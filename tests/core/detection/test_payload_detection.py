@@ -1,7 +1,5 @@
 """Payloads from generation to detection, with the stand-ins."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

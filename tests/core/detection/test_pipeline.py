@@ -1,7 +1,5 @@
 """Detection from end to end with the stand-ins: alignments, p-values, and texts and options that are refused."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

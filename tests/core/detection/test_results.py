@@ -1,7 +1,5 @@
 """Results: the verdict and its typed fields, and reports; results and settings need no Numba."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import subprocess

@@ -1,7 +1,5 @@
 """Texts under soft keys: runs of sentences that share a block, from the choice of candidates to detection."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

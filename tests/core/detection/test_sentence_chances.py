@@ -1,7 +1,5 @@
 """The probability of each sentence to carry the mark: high in marked text, low in unmarked text, and right on average."""
 
-from __future__ import annotations
-
 import pickle
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """For tests of embedders: a home for what they write, and no warnings of torch and transformers of their own future."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Embedders: the hand-written ONNX graph against torch, and properties that hold for any model."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -5,8 +5,6 @@ is a Unigram model over pieces of several scripts. It shows that loading, splitt
 real model does is not measured.
 """
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Variants of an embedder: int8 graphs near to float32 from the same weights, and instructions before each text."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

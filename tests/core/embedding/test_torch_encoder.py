@@ -1,7 +1,5 @@
 """The encoder for GPUs, on the CPU: the vectors of the ONNX graph, in batches of a few shapes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Damaged and malicious key files: every one is refused with a `KeyFileError`, or is a usable key. Folders of keys."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Keys: the same on every machine and in every release, written completely or not at all, and silent about their secret."""
 
-from __future__ import annotations
-
 import base64
 import copy
 import errno

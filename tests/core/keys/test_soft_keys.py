@@ -1,7 +1,5 @@
 """Keys for soft decisions: their files, runs of sentences that share a block, learned directions, and payloads."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Language models for the tests: a stand-in, a tiny random one on transformers, and real ones from the store."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What tests pass as `over`, answers for the server that does as it is told, and how tests of the HTTP adapter ask it."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

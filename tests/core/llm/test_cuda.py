@@ -1,7 +1,5 @@
 """The engine on a GPU: CUDA graphs, Triton kernels and fused layers give the draws of the CPU. Skipped without a GPU."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The GPU's kernels against plain products, by Triton's interpreter."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What every language model promises, whoever runs it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace

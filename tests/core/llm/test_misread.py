@@ -1,7 +1,5 @@
 """A tokenizer that some version of transformers misread is refused before anybody draws from it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

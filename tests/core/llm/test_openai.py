@@ -1,7 +1,5 @@
 """The HTTP adapter: which model it takes, what it asks servers of each kind for, and what it makes of the answers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The HTTP adapter when something is wrong: addresses, keys that must stay secret, servers that fail, threads."""
 
-from __future__ import annotations
-
 import gc
 import json
 import logging

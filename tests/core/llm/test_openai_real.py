@@ -1,7 +1,5 @@
 """The HTTP adapter against a real llama.cpp server."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

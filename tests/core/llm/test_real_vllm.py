@@ -1,7 +1,5 @@
 """The vLLM adapter on vLLM itself, on the CPU: `make test-vllm`. Where vLLM is not installed, nothing here runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Runs of the command line against a server that fails: they go on or end with a clear error; finished texts are on disk."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """The stand-in model, and models that are loaded by their names."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Fixtures for the tests of model weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A hostile pickle, a model hub without network, and a package index in a folder."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Checkpoints written by torch are converted to safetensors bit for bit; hostile and broken files are refused."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections import OrderedDict

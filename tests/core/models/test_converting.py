@@ -1,7 +1,5 @@
 """Folders and hub repositories whose weights are checkpoints are converted once, completely or not at all."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files of the manifest from a stub of the model hub: taken where they are the pinned ones, else from the package."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

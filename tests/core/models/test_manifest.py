@@ -1,7 +1,5 @@
 """The manifest of the package: all files pinned, data files only, right sizes; and manifests that must be refused."""
 
-from __future__ import annotations
-
 import copy
 import json
 from functools import reduce

@@ -1,7 +1,5 @@
 """The store: fetching tiny wheels with pip from a folder, kills at any moment, full disks, wrong files."""
 
-from __future__ import annotations
-
 import errno
 import importlib.util
 import io

@@ -1,7 +1,5 @@
 """Rewriting a text to mark it, with a stand-in for the chat model: what may change, what stays, and what is reported."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from typing import Any

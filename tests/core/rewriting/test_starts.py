@@ -1,7 +1,5 @@
 """The block that a rewritten text begins with: the one that gives the strongest mark, checked against plain loops."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Soft keys of version 3 sample more candidates where more promise a stronger mark; the mean is what was asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any

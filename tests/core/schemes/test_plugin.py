@@ -1,7 +1,5 @@
 """A package outside alimark adds a scheme, an attack, an embedder, an engine and a splitter, and all work together."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

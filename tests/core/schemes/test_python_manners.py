@@ -1,7 +1,5 @@
 """What the Python interface says to a user who passes something else, and how results look in a session."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Callable

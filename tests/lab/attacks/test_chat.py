@@ -1,7 +1,5 @@
 """The chat attack: its prompt, the checks of answers, and what it does with answers that do not pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Attacks without a model on long texts, sentences and words and large pools: time and memory grow with the length only."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 import tracemalloc

@@ -1,7 +1,5 @@
 """Pegasus, Parrot and DIPPER, with tiny models of the same architectures that know a few sentences."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Presets: the settings that they change, and settings that are given beside them."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any
 

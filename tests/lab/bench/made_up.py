@@ -1,7 +1,5 @@
 """Made-up results, for tests of reports."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any, cast

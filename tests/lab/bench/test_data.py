@@ -1,7 +1,5 @@
 """Data sets: prompts and human texts from files and from what is built in."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The evaluation of records: one embedder for diversity, attacks that always fail, and runs that are not finished."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

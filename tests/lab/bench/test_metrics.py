@@ -1,7 +1,5 @@
 """Rates and their intervals: against scikit-learn, SciPy, direct counts, and texts drawn where the truth is known."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from typing import Any

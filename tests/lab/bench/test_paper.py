@@ -1,7 +1,5 @@
 """The paper's figures: spot checks against the printed tables, and what must hold among them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Perplexities against a plain loop and the loss of transformers, repetition and diversity."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Sequence

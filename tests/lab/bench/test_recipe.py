@@ -1,7 +1,5 @@
 """Recipes: defaults, checks and their error messages, grids, overrides."""
 
-from __future__ import annotations
-
 import tomllib
 from datetime import date
 from pathlib import Path

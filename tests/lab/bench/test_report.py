@@ -1,7 +1,5 @@
 """The report of made-up results: every table and plot, the figures in them, and escaping of hostile text."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a run needs: everything that is missing is listed at once, and nothing that is not needed."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs of recipes: all stages, resuming after a kill, failed texts, stable ids."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

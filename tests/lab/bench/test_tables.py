@@ -1,7 +1,5 @@
 """The tables of a report as cells: their figures, and the paper's beside them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

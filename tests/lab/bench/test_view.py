@@ -1,7 +1,5 @@
 """The local page on the records of a run: what it lists, how it compares texts, exports, and who may read it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """A tiny random language model on transformers, for tests of token-level watermarks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ A sentence is its embedding, a list of numbers. Of a key only its stream of secr
 learned from text.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from statistics import median

@@ -1,7 +1,5 @@
 """Keys of every sentence-level rival on the stand-in embedder, learned from Python's manual."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import islice

@@ -1,7 +1,5 @@
 """Where KGW and SIR add their bias: before temperature and top-p as the authors' code does, or after as transformers does."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

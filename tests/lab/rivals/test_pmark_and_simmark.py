@@ -1,7 +1,5 @@
 """PMark at full strength: medians, the soft count of the authors, one batch of draws; and the intervals of SimMark."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

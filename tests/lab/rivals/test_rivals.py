@@ -1,7 +1,5 @@
 """The rivals as all watermarks are used: key files, limits, the command line, the audit, calibration and the bench."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

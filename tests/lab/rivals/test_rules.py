@@ -1,7 +1,5 @@
 """Every rival's rule and statistic against plain oracles, and its statistic on random text against theory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """SAMark: its rule and statistic against plain oracles, its filters, and its p-values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Keygen, fit, generate and detect over each token-level scheme, as a user types them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

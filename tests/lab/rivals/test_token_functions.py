@@ -1,7 +1,5 @@
 """The arithmetic of the token-level watermarks against plain twins, against SciPy and against transformers."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The token-level rivals whole: written in batches by a tiny model, found again, and the same as transformers would have it."""
 
-from __future__ import annotations
-
 import pickle
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A tiny random language model whose every next token is nearly as likely as any other, so that short texts carry a mark."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The token-level watermarks written plainly from their papers: slow, obvious, on Python's own integers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

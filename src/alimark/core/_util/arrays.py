@@ -1,7 +1,5 @@
 """Names for the array types that many modules share."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

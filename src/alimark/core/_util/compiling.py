@@ -1,7 +1,5 @@
 """Numba compilation with a cache in the user's cache folder."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

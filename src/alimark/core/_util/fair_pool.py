@@ -1,7 +1,5 @@
 """Work for many owners: a queue that serves them in turn, and threads that do their work."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Files that are written whole or not at all, and text files read as UTF-8."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Folders that alimark keeps files in."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

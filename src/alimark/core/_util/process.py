@@ -1,7 +1,5 @@
 """This process: what kind of program it is, how many CPUs it may use; and processes with limits, to read untrusted files in."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """A line of progress for users of the Python interface: on a terminal and in notebooks, wiped when the work is done."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator, Sequence

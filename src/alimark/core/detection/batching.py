@@ -3,8 +3,6 @@
 many PreparedText --embed_texts--> EmbeddedTexts --signals--> Signals of each text under a key
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """The one place where results are put together, for AliMark and all other schemes."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

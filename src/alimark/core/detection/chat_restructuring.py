@@ -4,8 +4,6 @@ The model never sees a key, so its answers do not depend on the key that is trie
 same answers, which keeps the p-value valid.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import Counter

@@ -3,11 +3,9 @@
 A new field is an attribute of the result, the code that computes it, and a row here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_type_hints
 
 from alimark.core._util.json_types import JsonObject
 from alimark.core.detection.aligned_results import Passage
@@ -18,7 +16,7 @@ Audience = Literal["record", "audit", "service"]
 FieldKind = Any
 """`str`, `int`, `float`, `bool`, `list[str]`, a dictionary of the fields of an object, a list with such a dictionary, or
 `JsonObject` for an object whose fields are not fixed."""
-_PASSAGE = {field.name: {"int": int, "float": float}[str(field.type)] for field in fields(Passage)}
+_PASSAGE = get_type_hints(Passage)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,6 @@ Signals --score--> Score --significance_of--> Significance --describe--> Aligned
 Of many keys, all are scored once on one embedding of the text, and only the best few get random keys.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -11,8 +11,6 @@ says little. There are two ways to allow for this:
   share of marked sentences is estimated from the text itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

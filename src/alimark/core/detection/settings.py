@@ -1,7 +1,5 @@
 """The settings of a detection."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal, Self, TypedDict

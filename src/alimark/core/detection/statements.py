@@ -1,7 +1,5 @@
 """What a detection means, in sentences for people who have no statistics."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 NOT_HUMAN = "That does not mean that a person wrote the text."

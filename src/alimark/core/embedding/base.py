@@ -8,8 +8,6 @@ same vectors, so that it is valid for any vectors that do not depend on the key.
 a mark may be missed, but unmarked text is not found more often.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Every launch from Python needs the interpreter lock, for which it often waits lo
 of a few shapes, and a graph is recorded for each shape when it first occurs.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple

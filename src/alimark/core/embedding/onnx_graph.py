@@ -11,8 +11,6 @@ feed-forward products are divided by the largest number of each token first: onn
 batch, and in all-mpnet-base-v2 a few tokens have inputs 40 times as large as the others, which would be rounded too coarsely.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

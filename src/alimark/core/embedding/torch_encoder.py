@@ -5,8 +5,6 @@ be recorded as a CUDA graph; the implementation of MPNet in transformers compute
 Multiplications run in float32, in tf32 (float32 with 10 bits of mantissa inside) or in bfloat16; everything else is float32.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -5,8 +5,6 @@ Frozen: the numbers that keys derive are made with it, so every result has to st
 BLAS and LAPACK sum in an order that differs between machines, and what is derived from a key must not depend on it.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -6,8 +6,6 @@ Everything comes from SHAKE-256, each use under its own label, and is turned int
 exactly. So a key gives the same numbers on every machine and in every release.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Self

@@ -11,8 +11,6 @@ store's embedders ship with the package; they are public, and the vectors of a k
   over the whole space.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from functools import cache

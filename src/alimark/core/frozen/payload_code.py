@@ -8,8 +8,6 @@ are a random linear code: each bit of the payload that is set flips a fixed rand
 run, so that any few runs of a text are enough to tell payloads apart. The code is public; the blocks are secret.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

@@ -3,8 +3,6 @@
 Frozen: another sign, mean or order of operations would give marked texts other scores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

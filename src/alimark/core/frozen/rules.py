@@ -6,8 +6,6 @@ Frozen: other constants would give marked texts other scores.
 docs/soft.md states the whole formula and says how these values were chosen.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from alimark.core._util.arrays import Floats

@@ -1,7 +1,5 @@
 """Reads and writes key files: JSON that only its owner can read, written atomically and checked when it is read."""
 
-from __future__ import annotations
-
 import base64
 import errno
 import json

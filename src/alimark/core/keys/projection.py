@@ -1,7 +1,5 @@
 """Measures how well a candidate agrees with a block of a key. What a projection is lies in `core/frozen/projecting.py`."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

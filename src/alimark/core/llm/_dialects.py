@@ -15,8 +15,6 @@ openai: all other servers. They do not return the string that stopped a draw, so
     A chat cannot continue an unfinished message: it is asked for a whole answer, or instructed in words to continue a text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal

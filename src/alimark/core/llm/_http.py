@@ -5,8 +5,6 @@ it. The API key is read from the environment and appears in no message; exceptio
 module.
 """
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import email.utils

@@ -3,8 +3,6 @@
 A round stops at a string that may end a sentence. If the sentence is not over there ("Dr. "), another round continues the draw.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

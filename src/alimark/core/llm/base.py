@@ -1,7 +1,5 @@
 """The protocol of language models: requests for continuations, and the draws that answer them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable

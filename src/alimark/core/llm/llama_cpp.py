@@ -14,8 +14,6 @@ calls in the same order gets the same draws. With `repeatable=True` every reques
 not depend on earlier requests, but still on `count`.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import secrets

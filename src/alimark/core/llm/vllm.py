@@ -8,8 +8,6 @@ string that may end a sentence. If the sentence is not over there ("Dr. "), the 
 stopping does not change the distribution of what is sampled.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reads what the folder of a model holds: its modules, in sentence-transformers form, and which of them have weights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path, PurePosixPath
 from typing import Any

@@ -5,8 +5,6 @@ downloaded. Where the weights are a pickled checkpoint, its hash is pinned too, 
 of it, without running code, is kept.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ What stands between the sentences stays as it is, code blocks included. The choi
 sentences, so the rewrites of all sentences of several texts are requested together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 
 from alimark.core._util.work import stop_if_cancelled

@@ -4,8 +4,6 @@ A rewrite has to be one sentence with the same numbers and names, close in meani
 original sentence stays, and its bits agree with its block only by chance.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import secrets

@@ -1,7 +1,5 @@
 """What a rewriting is asked for: how a chat model is asked, how many rewrites, and how far the meaning may move."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict

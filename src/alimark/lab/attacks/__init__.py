@@ -3,8 +3,6 @@
 `load_attack` makes an attack by its name; `Attack` describes how to run it on one text or on many.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from alimark.core._util.registry import Registry

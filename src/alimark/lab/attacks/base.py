@@ -4,8 +4,6 @@ An attack is a frozen dataclass. Its fields are its settings: records keep them,
 An attack sees texts only, never keys. It loads models and other data when it gets its first text.
 """
 
-from __future__ import annotations
-
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ Paraphrasers also return empty answers, refusals, their prompt, tags, summaries 
 every watermark, but it is no paraphrase, so an attack must not count it as one.
 """
 
-from __future__ import annotations
-
 import re
 
 from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter

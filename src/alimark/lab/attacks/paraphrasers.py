@@ -1,7 +1,5 @@
 """Paraphrasers of single sentences: Pegasus, and Parrot, a T5 whose paraphrases two classifiers filter."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Mapping, Sequence

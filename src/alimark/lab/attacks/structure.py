@@ -9,8 +9,6 @@ made where the splitter finds the new sentences again, so the number of sentence
 splits.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

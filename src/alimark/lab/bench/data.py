@@ -5,8 +5,6 @@ The prompt is the first sentence of a text and the human text is the rest, unles
 out and counted, or repeated.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

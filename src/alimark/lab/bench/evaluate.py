@@ -1,7 +1,5 @@
 """Evaluates the records of a run: rates with their intervals, and the scores behind them."""
 
-from __future__ import annotations
-
 import os
 import platform
 import random

@@ -1,7 +1,5 @@
 """Writes a table of results as CSV, LaTeX or Markdown, for papers and spreadsheets."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -6,8 +6,6 @@ hits this is exactly the Clopper-Pearson interval. It therefore has the right co
 bootstrap gives an interval of width zero.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

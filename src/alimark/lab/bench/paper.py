@@ -4,8 +4,6 @@ Settings that a table varies are in a value's `grid`. A field that the paper doe
 detection times, is empty. Figures that the paper gives only as plots are missing, because its source has no numbers for them.
 """
 
-from __future__ import annotations
-
 import tomllib
 from functools import cache
 from importlib import resources

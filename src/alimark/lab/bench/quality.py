@@ -1,7 +1,5 @@
 """Measures of text quality: perplexity under an oracle model, repetition, and diversity of several answers."""
 
-from __future__ import annotations
-
 import math
 import re
 from itertools import takewhile

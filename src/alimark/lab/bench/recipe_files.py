@@ -15,8 +15,6 @@ A profile is a TOML file that changes recipes for another machine, such as `reci
     "data.sets" = ["manual"]
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Sequence
 from copy import deepcopy

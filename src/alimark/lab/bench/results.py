@@ -4,8 +4,6 @@ There is one JSON file for each recipe of a workspace. It also holds the scores 
 metric can be computed without running anything again.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What tables and plots of results share: what is compared with what, labels, colours, and the paper's figures."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

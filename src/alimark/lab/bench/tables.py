@@ -1,7 +1,5 @@
 """The tables of a report as cells: their figures with intervals, and the paper's figures beside them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -5,8 +5,6 @@ the watermark does not change that distribution. The median is estimated by samp
 detection must then do too, or taken to be 0 ("prior").
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

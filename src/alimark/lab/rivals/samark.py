@@ -6,8 +6,6 @@ the step or on neighbours, the statistic does not change when sentences change p
 centring them by the text's own mean would remove the mark.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

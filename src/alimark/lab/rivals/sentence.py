@@ -4,8 +4,6 @@ Detection never needs the prompt. A rule that compares a sentence with the previ
 text, so its test counts from the second sentence on.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections import Counter

@@ -5,8 +5,6 @@ keys. It is the share of random sequences of as many pairs of neighbouring human
 interval was learned from, with a count at least as high.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec

@@ -6,8 +6,6 @@ for AliMark, so that it holds for any text, including one that repeats itself. W
 distribution, the p-value by that distribution is in the evidence too.
 """
 
-from __future__ import annotations
-
 import html
 import secrets
 import time

@@ -1,7 +1,5 @@
 """Every kernel for hard bits against the plain oracle, on random texts, secrets and limits, and the public code's scores."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

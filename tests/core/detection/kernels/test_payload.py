@@ -1,7 +1,5 @@
 """The kernels for payloads against plain twins: derivatives of the oracle's likelihood, and enumeration."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

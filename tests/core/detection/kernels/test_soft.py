@@ -1,7 +1,5 @@
 """The kernels for soft decisions against the plain oracle."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """P-values by random keys and their tail, null tables, and the sentences that a text needs: against SciPy and simulations."""
 
-from __future__ import annotations
-
 import json
 import math
 import pickle

@@ -4,8 +4,6 @@ A null table holds the mean and standard deviation of the block edit rate of two
 the usual block sizes are shipped; others are computed once by Monte Carlo and kept in the cache folder.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

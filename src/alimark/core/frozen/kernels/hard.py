@@ -11,8 +11,6 @@ All kernels of hard bits are in this one file, because Numba's cache notices cha
 The functions below the kernels are their typed interface.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -10,8 +10,6 @@ operations in the same order, so the results are the same to the last bit.
 Numba's cache does not notice changes in this file: delete the cache (`alimark.core._util.compiling`) after changing it.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable
 from typing import Any

@@ -15,8 +15,6 @@ The score is the logarithm of the mean of two likelihood ratios: that of the con
 by the number of payloads. A random key is scored by the same steps, so that its p-value pays for the search over payloads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Any, NamedTuple

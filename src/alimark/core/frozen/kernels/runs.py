@@ -7,8 +7,6 @@ i, and 0 where there is no such unit; `tables[i, r]` are the lookup tables of th
 all ways to make sentences of the pieces and over all alignments of these with the blocks.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

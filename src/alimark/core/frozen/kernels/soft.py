@@ -12,8 +12,6 @@ often marks are found; the false-positive rate is kept by random keys whatever t
 The forward and backward pass together say how probably each sentence carries each block, given the whole text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

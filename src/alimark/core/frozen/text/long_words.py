@@ -8,8 +8,6 @@ the limits below. Of a longer one the splitter gets what decides where a sentenc
 punctuation mark, and the end.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Callable

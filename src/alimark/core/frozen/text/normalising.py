@@ -6,8 +6,6 @@ All of it takes time linear in the text: no pattern scans again what another mat
 number of characters.
 """
 
-from __future__ import annotations
-
 import html
 import re
 import unicodedata

@@ -8,8 +8,6 @@ What comes later in a text never changes what an earlier part of it is, so that 
 written. A text in which nothing is prose is read as it stands, so that no text can hide as a whole.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import pairwise

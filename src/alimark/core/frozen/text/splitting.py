@@ -6,8 +6,6 @@ A *unit* is the cleaned text of a sentence, a merged pair or a half: what is emb
 Splitting never loses a character: the pieces, joined, give the text again up to white space.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from functools import cache

@@ -3,8 +3,6 @@
 Frozen: the vector of a unit decides its bits, so that any change of a unit may lose the mark of its sentence.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """The scored texts of some workspaces, and what the page asks about them: lists, one text, its alignment, and tables."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

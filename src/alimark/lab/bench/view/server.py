@@ -4,8 +4,6 @@ The server listens on the loopback address. Everything lies under a random path,
 in the same browser cannot read it, and a request that names another host is refused (DNS rebinding).
 """
 
-from __future__ import annotations
-
 import hmac
 import json
 import secrets

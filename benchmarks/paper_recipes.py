@@ -132,6 +132,7 @@ def save_models(hub: Path) -> None:
         "google/gemma-3-1b-pt": partial(save_llm, kind="Gemma3"),
         "meta-llama/Llama-3.1-8B": partial(save_llm, kind="Llama", max_shard_size="100KB"),
         "AbeHou/SemStamp-c4-sbert": partial(save_embedder, kind="MPNet"),
+        "sentence-transformers/all-mpnet-base-v2": partial(save_embedder, kind="MPNet"),
         "sentence-transformers/multi-qa-mpnet-base-dot-v1": partial(save_embedder, kind="MPNet"),
         "sentence-transformers/all-distilroberta-v1": partial(save_embedder, kind="RobertaModel"),
         "hkunlp/instructor-large": partial(save_embedder, kind="T5EncoderModel"),
@@ -224,9 +225,9 @@ def start_hub(folder: Path, human: Sequence[Path]) -> str:
 
     sys.modules["datasets"] = SimpleNamespace(load_dataset=load_dataset)  # type: ignore[assignment]
     chat = f'"openai:{address}/v1#gpt-3.5-turbo"'
-    profile = (
-        f'[names]\n"{GPT}" = {chat}\n[attack]\n"gpt-3.5" = {{ name = "gpt-3.5", preset = "paper", llm = {chat} }}\n'
-    )
+    mpnet = '"all-mpnet-base-v2" = "sentence-transformers/all-mpnet-base-v2"'  # not the real one of the store
+    attack = f'"gpt-3.5" = {{ name = "gpt-3.5", preset = "paper", llm = {chat} }}'
+    profile = f'[names]\n"{GPT}" = {chat}\n{mpnet}\n[attack]\n{attack}\n'
     settings = '[set]\nembedder_device = ""\n"llm.options" = {}\n"data.texts" = 2\n'
     (folder / "hub.toml").write_text(profile + settings, "utf-8")
     return str(folder / "hub.toml")

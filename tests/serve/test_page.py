@@ -11,6 +11,9 @@ import pytest
 from services import Running
 
 import alimark
+from alimark.audit.evidence.page import render_page
+from alimark.audit.evidence.signing import SigningKey
+from alimark.audit.evidence.statement import Examined, make_evidence
 from alimark.core.frozen.text.splitting import splitter
 from alimark.testing import StandInEmbedder, StandInLLM
 from browsers import browser
@@ -339,3 +342,46 @@ def test_on_a_phone_by_keyboard_in_both_colours(chromium: Any, running: Running,
     assert unnamed == []
     assert page.get_attribute("#result svg", "aria-label")
     context.close()
+
+
+HOSTILE = """<img src=x onerror="hacked()"><script>hacked()</script>'"><svg onload=hacked()>javascript:hacked()"""
+
+
+def test_names_and_texts_of_others_are_shown_as_they_are(page: Any, running: Running) -> None:
+    """Texts, names of files, answers of a model and of the server, and names of keys and tokens are never HTML."""
+    text = f"{HOSTILE} One came. " * 12
+    said = {"choices": [{"delta": {"content": HOSTILE}}], "alimark": {"marked": False, "reason": HOSTILE}}
+    stream = f"data: {json.dumps(said)}\n\ndata: [DONE]\n\n"
+    row = dict.fromkeys(("id", "tenant", "name"), HOSTILE) | {"alive": True, "roles": [HOSTILE], "created": 1}
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(content_type="text/event-stream", body=stream))
+    for path in ("keys", "tokens"):
+        page.route(f"**/v1/{path}", lambda route: route.fulfill(json=[row]))
+    names = [HOSTILE.replace("/", "|"), "<b>.html"]
+    files = [{"name": name, "mimeType": "text/plain", "buffer": text.encode()} for name in names]
+    page.set_input_files("#files", files)
+    page.wait_for_selector("#table table")
+    page.click("#table tbody tr:first-child button")
+    page.wait_for_selector("#result .panel")
+    page.click("#tab-chat")
+    page.fill("#message", HOSTILE)
+    page.click("#chat-send")
+    page.wait_for_selector("#turns .note:has-text('onerror')")
+    page.fill("#token", running.tokens["admin"])
+    page.click("text=Use token")
+    page.click("#tab-manage")
+    page.wait_for_selector("#keys td:has-text('onerror')")
+    page.wait_for_selector("#tokens td:has-text('onerror')")
+    assert page.locator(":is(#table, #result, #turns, #keys, #tokens) :is(img, script, b, svg[onload])").count() == 0
+
+
+def test_a_page_of_evidence_runs_nothing(chromium: Any, running: Running, marked: str, tmp_path: Path) -> None:
+    text = f"{HOSTILE} came home. {marked}"
+    examined = Examined(HOSTILE, text.encode(), alimark.AliMark(running.key, embedder=StandInEmbedder()).detect(text))
+    evidence = make_evidence([examined], [running.key])
+    signed = SigningKey.of_installation(tmp_path / "key.pem").sign(evidence)
+    (tmp_path / "evidence.html").write_text(render_page(json.loads(json.dumps(signed))))
+    opened = chromium.new_page()
+    opened.goto((tmp_path / "evidence.html").as_uri())
+    assert HOSTILE in opened.inner_text("table"), "the name of the document"
+    assert opened.locator("img, svg, script:not([type='application/json']), [onerror]").count() == 0
+    opened.close()

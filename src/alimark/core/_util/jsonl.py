@@ -185,11 +185,11 @@ class JsonlWriter:
         try:
             while line:
                 line = line[os.write(descriptor, line) :]
-        except OSError:
+        except OSError as error:
             # A full disk may have taken a part of the line; the next run must not find it.
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, start)
-            raise
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
 
     def arrange(self, order: Sequence[str]) -> None:
         """Sorts the records with these ids into this order, behind all others, by writing a copy that replaces the file."""

@@ -16,8 +16,8 @@ import json
 import re
 import sysconfig
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
+from random import Random
 
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.text.language import WORDS, looks_english
@@ -60,7 +60,7 @@ def domains(debian: Path) -> dict[str, tuple[Iterator[str], int]]:
         *files(share / "common-licenses", "*"),
         *files(_SITE, "*.dist-info/licenses/**/*", "*.dist-info/LICEN*"),
     ]
-    manuals = files(share / "man", "man1/*.gz", "man5/*.gz", "man7/*.gz", "man8/*.gz")[::7]
+    manuals = files(share / "man", "man1/*.gz", "man5/*.gz", "man7/*.gz", "man8/*.gz")[::60]
     quotations = (path for path in files(docs / "games/fortunes", "*") if not path.suffix)
     return {
         "licences": ((prose(content(path)) for path in licences), 30),
@@ -92,11 +92,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path)
     parser.add_argument("--debian", type=Path, default=Path("debian"), help="a folder with unpacked Debian packages")
-    parser.add_argument("--texts", type=int, default=300, help="the most texts of a domain")
+    parser.add_argument("--texts", type=int, default=100, help="the most texts of a domain, drawn at random")
     options = parser.parse_args()
     options.output.mkdir(exist_ok=True)
     for name, (texts, most) in domains(options.debian).items():
-        lines = [json.dumps({"text": text}) for text in islice(passages(texts, most), options.texts)]
+        every = list(passages(texts, most))
+        lines = [json.dumps({"text": text}) for text in Random(1).sample(every, min(len(every), options.texts))]
         (options.output / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in lines), "utf-8")
         print(f"{name}: {len(lines)} texts", flush=True)
 

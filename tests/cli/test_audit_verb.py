@@ -89,7 +89,9 @@ def test_positional_inputs_of_every_kind(run: Run, key_file: Path, marked_file: 
     source, output = documents(tmp_path, marked_file), tmp_path / "found.jsonl"
     done = run("audit", "-k", key_file, source, "-o", output, "--allow-failed")
     assert done.status == 0
-    assert done.out.startswith("The mark is in 1 of 3 documents. Of those named, at most 5% are expected to be wrong.")
+    assert done.out.startswith(
+        "The mark is in 1 of the 3 documents. Of those named, at most 5% are expected to be wrong."
+    )
     assert "4 documents could not be tested." in done.out
     assert "/docs.jsonl@" in done.out, "documents that failed are named"
     assert len(output.read_text().splitlines()) == 7

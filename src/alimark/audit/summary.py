@@ -202,11 +202,13 @@ def summarise(sink: Sink, works: Sequence[WorkBlocks], fpr: float, fdr: float) -
 
 def _statement(verdicts: Counter[str], tests: int, fdr: float) -> str:
     """What an audit says, in sentences for people who have no statistics."""
-    found, tested = verdicts["found"], counted(tests, "document")
-    if found:
+    found, tested = verdicts["found"], f"the {tests:,} documents" if tests != 1 else "the document"
+    if found and tests == 1:
+        text = "The mark is in the document."
+    elif found:
         text = f"The mark is in {found:,} of {tested}. Of those named, at most {100 * fdr:g}% are expected to be wrong."
     else:
-        text = f"The mark was found in none of {tested}. That does not mean that people wrote them."
+        text = f"The mark was not found in {tested}. That does not mean that people wrote {'them' if tests != 1 else 'it'}."
     if short := verdicts["too short to tell"]:
         text += f" {short:,} {'is' if short == 1 else 'are'} too short to tell."
     if undecided := verdicts["undecided"]:

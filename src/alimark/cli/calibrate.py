@@ -69,7 +69,7 @@ def calibrate(
         return
     for report in reports:  # each as soon as it is computed: the next length may take long
         show.print_table(rates_table(report))
-        show.stdout().print(report["conclusion"], "")
+        show.stdout().print(f"{report['conclusion']}\n", markup=False, soft_wrap=True)
 
 
 def _reports(

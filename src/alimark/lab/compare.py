@@ -111,9 +111,7 @@ def compare(
         >>> [row["attack"] for row in compared.results["rows"]]
         ['none', 'delete 0.3', 'shout']
     """
-    for library in ("pydantic", "matplotlib", "jinja2", "tomli_w", "scipy", "sklearn"):
-        if not find_spec(library):
-            raise MissingExtra(library, "lab")
+    need_lab()
     from alimark.lab.bench.recipe_files import parse
     from alimark.lab.bench.workspace import Workspace
 

@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.staticfiles import StaticFiles
 
 import alimark
+from alimark.core._util import process
 from alimark.serve import api, openai, schemas, verdicts
 from alimark.serve.docs_page import docs_page
 from alimark.serve.errors import ApiError
@@ -159,6 +160,7 @@ def run(service: Service, ready: Callable[[], None] = lambda: None) -> None:
     """Runs the service until SIGTERM or Ctrl-C, and then finishes the accepted requests. Calls `ready` once it listens."""
     settings = service.settings
     set_up_log()
+    process.give_back_memory()
     service.warm_up()
     config = uvicorn.Config(
         create_app(service), host=settings.host, port=settings.port, log_config=None, access_log=False,

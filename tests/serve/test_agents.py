@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from services import Running, serving
 
+from alimark import AliMark, Key
 from alimark.core._util.json_types import JsonObject
-from alimark.testing import StandInLLM
+from alimark.serve.pace import Pace
+from alimark.testing import StandInEmbedder, StandInLLM
 
 ASK = [{"role": "user", "content": "Is it dark in Paris?"}]
 TOOLS = [{"type": "function", "function": {"name": "hour", "parameters": {"type": "object"}}}]
@@ -78,6 +80,7 @@ def test_calls_pass_through_and_prose_is_marked(running: Running) -> None:
     assert called.json()["choices"][0]["message"]["tool_calls"] == [CALL]
     assert (called.json()["alimark"]["marked"], called.headers["x-alimark-marked"]) == (False, "false")
     assert called.json()["model"] == "stand-in"
+    assert called.json()["alimark"]["words"] == called.json()["alimark"]["words_marked"] == [0]
     told = ask(running, messages=RESULT, tools=TOOLS, max_tokens=150)
     assert told.json()["alimark"]["marked"]
     assert told.json()["alimark"]["found"] == [True]
@@ -120,6 +123,20 @@ def test_the_p_value_goes_to_those_who_may_detect_and_to_the_record(running: Run
     with running.client("admin") as admin:
         [line] = [line for line in admin.get("/v1/records").iter_lines() if mark["record_ids"][0] in line]
     assert json.loads(line)["p_value"] == mark["p_value"][0]
+
+
+def test_the_sentences_needed_follow_from_strength_and_from_how_well_sentences_fit() -> None:
+    key = Key.generate(embedder=StandInEmbedder(), secret=bytes(32))
+    mark = AliMark(key, embedder=StandInEmbedder())
+
+    def needed(candidates: int, texts: int = 1) -> int:
+        pace = Pace()
+        for seed in range(texts):
+            pace.note(key, mark.generate("Go on.", StandInLLM(), sentences=4, candidates=candidates, seed=seed))
+        return pace.sentences_needed(key, 0.01) or 99
+
+    assert needed(1) > needed(8) > needed(64)
+    assert needed(1, texts=8) == 99, "without a choice there is no mark"
 
 
 def test_a_prompt_that_is_too_long_is_refused_with_the_limit(running: Running) -> None:

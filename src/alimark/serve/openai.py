@@ -184,6 +184,8 @@ class _PassingOn:
     def finished(self, answer: JsonObject) -> JsonObject:
         """Returns the answer as it is sent, and counts it."""
         texts = [choice.get("text") or choice.get("message", {}).get("content") for choice in answer.get("choices", [])]
+        self._mark["words"] = [len(word_list(text or "")) for text in texts]
+        self._mark["words_marked"] = [0] * len(texts)
         self._count(" ".join(filter(None, texts)))
         return self._named(answer)
 

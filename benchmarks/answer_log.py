@@ -1,6 +1,7 @@
 """A log of marked answers beside the mark: which rewritten texts it finds in addition, and what 10^6 answers take.
 
     python benchmarks/answer_log.py --human c4.jsonl.gz --pairs c4-gpt35-bigram.jsonl.gz --vectors vectors
+    python benchmarks/answer_log.py --vectors vectors --records benchmarks/records/price/standard.jsonl.gz
 
 The log keeps, of each answer, the 64 projections of each sentence, less their mean, of unit length, in int8. A text is
 compared with every answer: the sum of the cosines above 0.3 along the best monotone alignment of their sentences; the
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 import argparse
 import copy
+import gzip
+import json
 import time
 from pathlib import Path
 
@@ -22,6 +25,7 @@ import numpy as np
 import attacker
 from alimark.core._util.arrays import Floats
 from alimark.core.embedding.loading import load_embedder
+from alimark.core.frozen.text.splitting import splitter
 from alimark.core.keys.key import Key
 from alimark.core.keys.projection import project
 from alimark.lab.bench.workspace import KeptVectors
@@ -82,6 +86,29 @@ def hits_of(
     return hits
 
 
+def recorded(path: Path, kept: KeptVectors) -> str:
+    """Generated texts after a rewrite by a chat model: whether the mark and the log find them. The null is of other topics."""
+    cutter, key = (
+        splitter("nupunkt"),
+        Key.generate(embedder=kept, secret=bytes(32)),
+    )  # a rotation, which changes no cosine
+
+    def padded(text: str) -> Floats:
+        rows = entry(kept.embed(cutter.units(text)[:40]), key)
+        return np.concatenate([rows, np.zeros((40 - len(rows), rows.shape[1]))])
+
+    rows = [row for row in map(json.loads, gzip.decompress(path.read_bytes()).splitlines()) if "chat" in row["attacks"]]
+    rows = [row for row in rows if "p_value" in row["attacks"]["chat"]]
+    queries = np.stack([padded(row["attacks"]["chat"]["text"]) for row in rows])
+    scores = np.stack([best_scores(queries, padded(row["text"])[None]) for row in rows], axis=1)
+    mark = np.array([row["attacks"]["chat"]["p_value"] <= LEVEL for row in rows])
+    logged = np.diag(scores) > scores[~np.eye(len(rows), dtype=bool)].max()
+    return (
+        f"{len(rows)} rewrites: found by the mark {share(mark)}; nearer to their own answer than any is to another "
+        f"{share(logged)}; one of the two {share(mark | logged)}"
+    )
+
+
 def cost(answers: int) -> None:
     """Prints bytes and seconds of a text of 12 sentences against a log of random entries, of which the best 100 are aligned."""
     log = np.random.default_rng(0).integers(-127, 128, (answers, attacker.SENTENCES, 64), np.int8)
@@ -95,8 +122,8 @@ def cost(answers: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--human", type=Path, action="append", required=True, help="JSONL of human texts")
-    parser.add_argument("--pairs", type=Path, action="append", required=True, help="JSONL of texts and paraphrases")
+    parser.add_argument("--human", type=Path, action="append", default=[], help="JSONL of human texts")
+    parser.add_argument("--pairs", type=Path, action="append", default=[], help="JSONL of texts and paraphrases")
     parser.add_argument("--vectors", type=Path, required=True, help="a folder that keeps the embeddings")
     parser.add_argument("--embedder", default="all-MiniLM-L6-v2")
     parser.add_argument("--most", type=int, default=10_000, help="human texts and pairs of each file")
@@ -104,9 +131,13 @@ def main() -> None:
     parser.add_argument("--same", type=int, default=100, help="further answers on each topic in the log")
     parser.add_argument("--null", type=int, default=399, help="random keys, and unmarked texts on the topic")
     parser.add_argument("--answers", type=int, default=1_000_000, help="for bytes and time")
+    parser.add_argument("--records", type=Path, help="generated texts of keep_records.py instead")
     args = parser.parse_args()
     embedder = load_embedder(args.embedder)
     with KeptVectors(embedder, args.vectors) as kept:
+        if args.records:
+            print(recorded(args.records, kept))
+            return
         pool = Pool(attacker.sentences_of(args.human)[: args.most], kept, 400)
         move = Paraphraser(args.pairs, kept, args.most)
     cost(args.answers)

@@ -38,7 +38,7 @@ def texts() -> list[str]:
 def test_the_answers_are_those_of_the_batch_audit(tmp_path: Path, texts: list[str], command: Run) -> None:
     source = write(tmp_path / "docs.jsonl", texts)
     key().save(tmp_path / "key.json")
-    words = ("audit", "-k", tmp_path / "key.json", "--input", source, "--draws", 999, "--allow-failed")
+    words = ("audit", "-k", tmp_path / "key.json", source, "--draws", 999, "--allow-failed")
     assert command(*words, "--output", tmp_path / "found.jsonl").status == 0
     done = command(*words, "--output", tmp_path / "found", "--by", "site", "--block-size", 4, "--json")
     assert done.status == 0, done.err

@@ -32,7 +32,7 @@ def documents(tmp_path: Path, marked_file: Path) -> Path:
 
 def test_every_document_is_answered_once(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
     source, output = documents(tmp_path, marked_file), tmp_path / "found.jsonl"
-    done = run("audit", "-k", key_file, "--input", source, "--output", output, "--json")
+    done = run("audit", "-k", key_file, source, "--output", output, "--json")
     assert done.status == 1
     summary = json.loads(done.out)
     assert (summary["documents"], summary["failed"], summary["found_at_fdr"]) == (7, 4, 1)
@@ -50,29 +50,29 @@ def test_every_document_is_answered_once(run: Run, key_file: Path, marked_file: 
     assert answers["c"]["error"]
     assert sum(name.startswith(f"{source}@") and answer["failed"] for name, answer in answers.items()) == 2
     before = output.read_bytes()
-    again = run("audit", "-k", key_file, "--input", source, "--output", output, "--json")
+    again = run("audit", "-k", key_file, source, "--output", output, "--json")
     assert json.loads(again.out)["documents_now"] == 0
     assert output.read_bytes() == before
 
 
 def test_resumes_behind_a_half_written_line(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
     source, output = documents(tmp_path, marked_file), tmp_path / "found.jsonl"
-    run("audit", "-k", key_file, "--input", source, "--output", output)
+    run("audit", "-k", key_file, source, "--output", output)
     whole = output.read_bytes()
     output.write_bytes(whole[:-25])
-    run("audit", "-k", key_file, "--input", source, "--output", output)
+    run("audit", "-k", key_file, source, "--output", output)
     assert output.read_bytes() == whole
 
 
 def test_another_key_or_the_input_itself_as_output(run: Run, key_file: Path, marked_file: Path, tmp_path: Path) -> None:
     source, output = documents(tmp_path, marked_file), tmp_path / "found.jsonl"
-    run("audit", "-k", key_file, "--input", source, "--output", output)
+    run("audit", "-k", key_file, source, "--output", output)
     Key.generate(embedder=EMBEDDER, decision="hard").save(tmp_path / "other.json")
-    done = run("audit", "-k", tmp_path / "other.json", "--input", source, "--output", output)
+    done = run("audit", "-k", tmp_path / "other.json", source, "--output", output)
     assert (done.status, "was written under key" in done.err) == (2, True)
     before = source.read_bytes()
-    assert run("audit", "-k", key_file, "--input", source, "--output", source).status == 2
-    assert run("audit", "-k", key_file, "--input", source, "--output", tmp_path / "x.jsonl.gz").status == 2
+    assert run("audit", "-k", key_file, source, "--output", source).status == 2
+    assert run("audit", "-k", key_file, source, "--output", tmp_path / "x.jsonl.gz").status == 2
     assert source.read_bytes() == before
 
 
@@ -80,7 +80,7 @@ def test_foreign_output_is_left_alone(run: Run, key_file: Path, marked_file: Pat
     output = tmp_path / "notes.txt"
     for notes in ("my notes\n", "my notes without an end", '{"a": 1}\n', '{"a": 1}', "{not json}\n"):
         output.write_text(notes)
-        done = run("audit", "-k", key_file, "--input", documents(tmp_path, marked_file), "--output", output)
+        done = run("audit", "-k", key_file, documents(tmp_path, marked_file), "--output", output)
         assert done.status == 2
         assert output.read_text() == notes
 
@@ -149,7 +149,7 @@ def test_wrong_options(run: Run, key_file: Path, marked_file: Path, tmp_path: Pa
         (["-k", key_file, source, "-o", output, "--engine", "none"], "plain or ray"),
         (["-k", key_file, tmp_path / "none.jsonl", "-o", output], "does not exist"),
         (["-k", key_file, tmp_path, "-o", output], "among the documents"),
-        (["-k", key_file, tmp_path / "none", "--input", source, "-o", output], "does not exist"),
+        (["-k", key_file, tmp_path / "none", source, "-o", output], "does not exist"),
     ):
         done = run("audit", *words)
         assert done.status == 2, words

@@ -28,14 +28,13 @@ _MAX_NAMED = 20
 _LONGEST_NAME = 60
 
 Inputs = Annotated[
-    list[str] | None,
+    list[str],
     typer.Argument(
         help="Documents: JSONL (a `text` on each line, also .gz), Parquet, files of one document each (PDF, DOCX, ODT, HTML, "
         "EPUB, RTF, Markdown, e-mail, text), folders, patterns, and storage such as s3://bucket/docs. Web addresses are not "
         "fetched."
     ),
 ]
-InputOption = Annotated[list[str] | None, typer.Option("--input", help="The same as INPUTS; may be repeated.")]
 Output = Annotated[
     str | None,
     typer.Option(
@@ -77,8 +76,7 @@ Cache = Annotated[int, typer.Option(min=0, help="Megabytes of embeddings that ea
 
 def audit(
     key: options.KeyFiles,
-    inputs: Inputs = None,
-    more_inputs: InputOption = None,
+    inputs: Inputs = [],  # noqa: B006 - typer copies it
     output: Output = None,
     fpr: options.Fpr = 0.01,
     fdr: Fdr = 0.05,
@@ -126,14 +124,12 @@ def audit(
 
     keys = load_keys(key)
     settings = options.search_settings(keys, fpr, excerpt, restructure, llm, variants, draws, tail, null, precision)
-    names = [*(inputs or []), *(more_inputs or [])]
-    if draws is None and first_pass is None and llm is None and is_small(names, output):
-        asked = Audit.as_detect(keys, names, output or "", settings)
+    if draws is None and first_pass is None and llm is None and is_small(inputs, output):
+        asked = Audit.as_detect(keys, inputs, output or "", settings)
     else:
-        asked = Audit.of(keys, names, output or "", settings, draws, first_pass=_first_pass(first_pass, keys, llm))
+        asked = Audit.of(keys, inputs, output or "", settings, draws, first_pass=_first_pass(first_pass, keys, llm))
     task = replace(
-        asked, fpr=fpr, fdr=fdr, by=by,
-        device=device, text_field=text_field, block_bytes=block_size << 10,
+        asked, fpr=fpr, fdr=fdr, by=by, device=device, text_field=text_field, block_bytes=block_size << 10,
         max_document=max_document << 20, time_limit=time_limit, cache=cache,
     )  # fmt: skip
     failed = _run_audit(task, _cluster(engine, address, workers, worker_cpus, device), llm, as_json)

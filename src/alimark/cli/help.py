@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from typer import _click
 
 _GROUPS = {
     "How a text is searched": ("excerpt", "restructure", "variants", "draws", "tail", "null", "precision", "first_pass"),
@@ -24,7 +26,7 @@ _KIND = re.compile(r"<(?:list\[)?(\w+)\]?(?: range)?>")
 _RANGE = re.compile(r"; x>=\d+(?=\])|  \[x>=\d+\]")
 
 
-def _write_text(text: str, formatter: Any) -> None:
+def _write_text(text: str, formatter: _click.HelpFormatter) -> None:
     """Writes a docstring: its first sentence, the examples (indented lines, which are not wrapped), then the rest."""
     first, *paragraphs = text.strip().split("\n\n")
     for paragraph in [first, *sorted(paragraphs, key=lambda paragraph: not paragraph.startswith("    "))]:
@@ -38,12 +40,12 @@ def _write_text(text: str, formatter: Any) -> None:
 class Verb(TyperCommand):
     """A command whose --help has the form of this module."""
 
-    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+    def format_help_text(self, ctx: _click.Context, formatter: _click.HelpFormatter) -> None:
         formatter.write_paragraph()
         with formatter.indentation():
             _write_text(self.help or "", formatter)
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
+    def format_options(self, ctx: _click.Context, formatter: _click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in ("Arguments", "Options", *_GROUPS)}
         for parameter in self.get_params(ctx):
             if record := parameter.get_help_record(ctx):
@@ -61,7 +63,7 @@ class VerbGroup(TyperGroup):
 
     format_help_text = Verb.format_help_text
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, ctx: _click.Context, formatter: _click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, command.get_short_help_str(200)) for name, command in self.commands.items()])
 

@@ -237,7 +237,7 @@ def test_the_whole_road_on_the_command_line(name: str, command: RunCommand, tmp_
     made = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
     assert [one["scheme"] for one in made] == [name, name]
     assert all("unmet" in one for one in made)
-    assert command("audit", "-k", key, "--input", tmp_path / "t.jsonl", "--output", tmp_path / "d.jsonl")[0] == 0
+    assert command("audit", "-k", key, tmp_path / "t.jsonl", "--output", tmp_path / "d.jsonl")[0] == 0
     found = [json.loads(line) for line in (tmp_path / "d.jsonl").read_text().splitlines()]
     assert all(one["z"] > 2 and one["p_value"] <= 0.2 and one["scheme"] == name for one in found)
     status, out, err = command(

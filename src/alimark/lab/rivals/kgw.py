@@ -42,9 +42,8 @@ class KGWParameters(TokenParameters):
 
     gamma: float = 0.5  # the share of the vocabulary that is green
     delta: float = 2.0  # the number added to the logits of green tokens
-    context: int = (
-        1  # the number of previous tokens that decide which are green; with 0 (Unigram) it is always the same
-    )
+    context: int = 1
+    """The number of previous tokens that decide which are green; with 0 (Unigram) the same ones are green everywhere."""
     bias: str = "logits"
     """Where delta is added: "logits", before temperature and top-p, as in the code of the authors and in MarkLLM, or "nucleus",
     after both, as WatermarkingConfig of transformers does."""

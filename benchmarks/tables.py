@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alimark import AliMark, Key
+from alimark.core.frozen.text.splitting import DEFAULT_SPLITTER, splitter
 from alimark.lab.bench.quality import distinct, repetition
 from quality import interval
 from share_found import wilson
@@ -29,6 +30,7 @@ from share_found import wilson
 Floats = NDArray[np.float64]
 Row = dict[str, Any]
 RECORDS = Path(__file__).with_name("records") / "price"
+SPLIT = splitter(DEFAULT_SPLITTER)
 UNMARKED = "unmarked"
 CHAT = "chat"
 
@@ -104,6 +106,7 @@ MEASURES: dict[str, Callable[[Row], float | None]] = {
     "distinct word pairs": lambda row: distinct(row["text"]),
     "repeated runs of four words": lambda row: repetition(row["text"]),
     "cosine of neighbours": lambda row: row["neighbours"],
+    "words of a sentence": lambda row: float(np.mean([len(unit.split()) for unit in SPLIT.units(row["text"])])),
 }
 
 
@@ -121,7 +124,7 @@ def quality_table(records: Records) -> list[str]:
     for name, measure in MEASURES.items():
         values = [value for row in plain if (value := measure(row)) is not None]
         mean = float(np.mean(values)) if values else float("nan")
-        means.append(f"{np.exp(mean):.1f}" if name.endswith("ratio") else f"{mean:.3f}")
+        means.append(f"{np.exp(mean):.1f}" if name.endswith("ratio") else f"{mean:.3g}")
     lines = [f"| | texts | {' | '.join(MEASURES)} |", "| --- " * (len(MEASURES) + 2) + "|"]
     lines.append(f"| unmarked | {len(plain)} | {' | '.join(means)} |")
     for label in records.labels:

@@ -5,8 +5,6 @@ options and files that such a block names are still checked. Shell blocks are in
 `python tests/test_documentation.py` lists the blocks that are left out.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

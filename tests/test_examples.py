@@ -1,7 +1,5 @@
 """Every example in a docstring of the package runs and prints what it says."""
 
-from __future__ import annotations
-
 import doctest
 from importlib import import_module
 from pathlib import Path

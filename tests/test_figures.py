@@ -4,8 +4,6 @@ A figure is a number with a unit, or with a second one in the row of a table. Se
 what their figures are; the list must not hold a section that has none. `python tests/test_figures.py` prints all figures.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

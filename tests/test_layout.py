@@ -1,7 +1,5 @@
 """The layout of the source: every room is part of the import contract, and the goals of tools/count_code.py hold."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The public names of `import alimark`, which loads neither NumPy nor torch."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Generation and detection with real weights: a small language model on llama.cpp and the default embedder."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

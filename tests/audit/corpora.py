@@ -1,7 +1,5 @@
 """Small corpora with marked documents, written with the stand-in model and embedder."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A driver process that a test can kill: python driver.py ADDRESS SOURCE OUTPUT BLOCK."""
 
-from __future__ import annotations
-
 import sys
 
 import test_ray

@@ -1,7 +1,5 @@
 """A guarded worker whose first steps take longer than a document may: python slow_start.py SOURCE OUTPUT."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Audits look with the embedder's fastest precision and check what they find in float32."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

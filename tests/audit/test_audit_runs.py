@@ -1,7 +1,5 @@
 """Audits of a corpus in one process: equal to the batch audit, resumed by block, many keys, refined p-values."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Rates on human text: p-values of many texts against the same random keys, and their binomial bounds."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Files of a corpus: every document is read once for any blocks, format and file system, in bounded memory."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

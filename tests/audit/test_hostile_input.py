@@ -1,7 +1,5 @@
 """Input that tries to fool an audit: every line gets one answer, and none of its fields is read as a result."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

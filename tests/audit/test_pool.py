@@ -1,7 +1,5 @@
 """The pool of workers on Ray: how long it waits for a worker. Ray itself is imitated, with a clock that can be set."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib import metadata

@@ -1,7 +1,5 @@
 """Audits on a cluster of two nodes whose workers, driver and nodes die: every document has exactly one result."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

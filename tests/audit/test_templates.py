@@ -1,7 +1,5 @@
 """Documents that share text: those that chance can explain are undecided, marked and independent documents stay found."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """benchmarks/quality.py with several answers to one prompt, the tables of a run's records, and benchmarks/evasion.py."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

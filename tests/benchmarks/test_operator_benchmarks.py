@@ -1,7 +1,5 @@
 """benchmarks/chat_prompts.py and letters.py: their data, and what they count."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

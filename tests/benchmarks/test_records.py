@@ -1,7 +1,5 @@
 """benchmarks/keep_records.py and tables.py: the records in the repository, and the tables of the documents made from them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Fixtures of the tests of the command line: commands on stand-in models, a key file and a marked text."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """alimark attack: one text, many texts, resuming an interrupted run, and error messages."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

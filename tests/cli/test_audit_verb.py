@@ -1,7 +1,5 @@
 """`alimark audit`: one result per document, resumed by id, and outputs that are never overwritten."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

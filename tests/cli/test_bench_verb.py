@@ -1,7 +1,5 @@
 """`alimark bench`: the smoke recipe from end to end, and error messages."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

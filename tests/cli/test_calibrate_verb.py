@@ -1,7 +1,5 @@
 """`alimark calibrate`: rates on human text and the centre of an embedder."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every verb in an environment with the core only: it works, or names the extra that it needs; never a bare import error."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`alimark detect`: verdicts and exit statuses, reports, several keys, and one-line errors."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """`alimark generate`: one prompt and many, resumed by id, also after the process was interrupted or killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`alimark keygen`: key files, the public parameters shown, and options that are refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The program as a whole: help, `python -m alimark`, a model that cannot be downloaded, and `alimark demo`."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

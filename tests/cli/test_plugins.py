@@ -1,7 +1,5 @@
 """`alimark plugins list`, and errors about plugins: every one names the package."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """`alimark rewrite` with a stand-in for the chat model: one text and many, resumed by id, and error messages."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import sys

@@ -1,7 +1,5 @@
 """`alimark serve`: tokens, imported and rotated keys, and records that are exported and deleted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path

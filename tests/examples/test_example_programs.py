@@ -1,7 +1,5 @@
 """The programs, the notebook and the plugins in `examples/` run, in small and on stand-in models."""
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

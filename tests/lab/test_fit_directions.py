@@ -15,14 +15,7 @@ from alimark.core.frozen.directions import DirectionTable
 from alimark.core.keys.fitted import Fitted
 from alimark.core.keys.projection import project
 from alimark.errors import AlimarkError, KeyFileError
-from alimark.lab.directions import (
-    Statistics,
-    combine,
-    directions_of,
-    distorted,
-    fit_directions,
-    table_of,
-)
+from alimark.lab.directions import Statistics, combine, directions_of, distorted, fit_directions, table_of
 from alimark.testing import StandInEmbedder, StandInLLM
 from commands import Run
 from fixed_texts import EMBEDDER, written

@@ -1,7 +1,5 @@
 """Starts a PostgreSQL server for a test and removes it afterwards."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

@@ -1,7 +1,5 @@
 """Starts services for the tests, in a thread or as a separate process."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

@@ -3,8 +3,6 @@
 python stand_ins.py DATA PORT [name=value ...]
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Access rights: every endpoint with every role, with a forged token and without a token."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Requests of agents: temperature 0, tools, JSON, long prompts; and what an answer says of its own mark."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Answers that end where the model ends them, and that say where they are too short to carry a mark."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bodies of requests: whatever is parsed was counted before, whatever its headers and encoding say."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

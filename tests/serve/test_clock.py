@@ -1,7 +1,5 @@
 """The system clock may jump: keys stay usable and in order, and no record is deleted because of it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """kill -9 under load, several times: every acknowledged record is kept, and no secret or text is stored or logged."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """Migrations, records with their export and deletion, and settings."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import stat

@@ -1,7 +1,5 @@
 """The files of deploy/: well formed, and in agreement with the settings and the metrics of the service."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

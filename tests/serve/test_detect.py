@@ -1,7 +1,5 @@
 """Detection: many texts, many keys, limits, and the same results as the library."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

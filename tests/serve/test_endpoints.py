@@ -1,7 +1,5 @@
 """Endpoints by single requests: complete sentences and codes where they refuse, documents, rewritten and attacked texts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The two applications of `examples/` that write through the endpoint: with the official client, and with LangChain."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One token does not starve another, and work that nobody waits for stops, also at the engine's server."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The first run: `alimark serve init` and `alimark serve`, and the curl line that they print."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

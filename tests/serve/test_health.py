@@ -1,7 +1,5 @@
 """The health endpoints: the process lives, and it can do its work."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from pathlib import Path

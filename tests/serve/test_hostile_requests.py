@@ -1,7 +1,5 @@
 """Requests that are made to cost the server time, memory or disk space."""
 
-from __future__ import annotations
-
 import json
 import logging
 import socket

@@ -1,7 +1,5 @@
 """Limits on size, length, number, rate, concurrency, queues and time, with their error responses; and the shutdown."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

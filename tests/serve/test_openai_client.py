@@ -1,7 +1,5 @@
 """The official OpenAI client: marked texts, streams, no-op fields, stop, limits, errors, retries, responses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The web page in a real browser, with no errors or warnings in its console."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

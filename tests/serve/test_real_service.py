@@ -1,7 +1,5 @@
 """End to end: `alimark serve` with the local model, the official client, and `alimark detect` on the text."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Rotation: the successor of a key has its public parameters and another secret."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Random requests made from the OpenAPI description (schemathesis) never cause a server error."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Soft keys in the service: several runs, texts in pieces, and payloads."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The detector for others: a verdict and nothing else, for few texts a day, signed, and found by who has only a text."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

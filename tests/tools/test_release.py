@@ -1,7 +1,5 @@
 """What is released: builds that are the same every time, workflows that name what exists, and pins with hashes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -25,8 +25,7 @@ SCHEMA: dict[str, FieldKind] = {
 """The fields of an answer in order, with their kinds; absent where empty. `file` and `place` say where the document is: the
 byte of a JSONL file, the row of a Parquet file, or -1 for a whole file; `source` is what `--by` names; `full` whether it
 is of the full test. `q_value` is written when the run ends, and `verdict` and `found` are final then."""
-_NOT_KEPT = ("text", "prompt", "sentences")
-"""Fields of the input that may be long, and are not copied."""
+_NOT_KEPT = ("text", "prompt", "sentences")  # fields of the input that may be long, and are not copied
 
 
 def in_order(row: Record) -> Record:

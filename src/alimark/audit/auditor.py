@@ -31,8 +31,7 @@ _UNEXPECTED = 20
 """Documents in a row that may fail with an unexpected exception; then the program is at fault, and the audit ends."""
 
 DocumentAnswer = Detection | AlimarkError
-Text = str | PreparedText
-"""A document's text, or what it was prepared to for AliMark's detection."""
+Text = str | PreparedText  # a document's text, or what it was prepared to for AliMark's detection
 LoadEmbedder = Callable[[str], "Embedder"]
 
 

@@ -33,12 +33,9 @@ if TYPE_CHECKING:
     from alimark.core._util.jsonl import Record
 
 LEVELS = (0.01, 0.05, 0.5)
-MAX_LEVEL = 0.05
-"""Larger p-values are no reason to call a mark found, so that their rates decide nothing."""
-MIN_TEXTS = 20
-"""Fewer texts say too little about a rate."""
-_JOBS_AT_A_TIME = 2_000_000
-"""Pairs of a text and a random key whose scores are held in memory at a time."""
+MAX_LEVEL = 0.05  # larger p-values are no reason to call a mark found, so that their rates decide nothing
+MIN_TEXTS = 20  # fewer texts say too little about a rate
+_JOBS_AT_A_TIME = 2_000_000  # pairs of a text and a random key whose scores are held in memory at a time
 
 Advance = Callable[[int], None]
 StartBar = Callable[[str, int], Advance]
@@ -62,8 +59,7 @@ class Embedded:
     """Human texts with the embeddings of their units, computed once for all keys of AliMark."""
 
     units: list[Units]
-    starts: Ints
-    """The row where the embeddings of each text begin, and at the end the number of rows."""
+    starts: Ints  # the row where the embeddings of each text begin, and at the end the number of rows
     embeddings: NDArray[np.float32]
 
     @classmethod

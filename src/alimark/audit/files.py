@@ -32,8 +32,7 @@ from alimark.errors import AlimarkError, MissingExtra, RecordError
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-FileSystem = Any
-"""A file system of fsspec, which has no types."""
+FileSystem = Any  # a file system of fsspec, which has no types
 
 FileKind = Literal["parquet", "jsonl", "text"]
 BLOCK_BYTES = 2 << 20
@@ -45,8 +44,7 @@ _FEW_FILES, _FEW_BYTES = 100, 256 << 10
 """An audit of so many files of one document each, and so many bytes of others, is small."""
 _KINDS: dict[str, FileKind] = {".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 _KINDS |= dict.fromkeys(ENDINGS, "text")
-_NAMED = 100
-"""So many files that are passed over are named; of more, the number is told."""
+_NAMED = 100  # so many files that are passed over are named; of more, the number is told
 _WEB = ("http:", "https:", "ftp:", "ftps:")
 _PACKED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 
@@ -69,8 +67,7 @@ class Block:
     kind: FileKind
     paths: tuple[str, ...]
     start: int
-    stop: int
-    """-1 is the end of the file."""
+    stop: int  # -1 is the end of the file
     size: int
     packed: str = ""
 
@@ -85,11 +82,9 @@ class CorpusDocument:
     """A document with its place in the corpus, or the error that keeps it from being read."""
 
     file: str
-    place: int
-    """The byte in a JSONL file or the row of a Parquet file; -1 is the whole file."""
+    place: int  # the byte in a JSONL file or the row of a Parquet file; -1 is the whole file
     record: Record | RecordError
-    id: str = ""
-    """Its id in the audit."""
+    id: str = ""  # its id in the audit
 
     def text(self, field: str) -> str | RecordError:
         """The text in a field of the record, or the error that says why there is none."""

@@ -4,8 +4,6 @@ A worker is any object with `work(job)`, a generator of messages. A pool yields 
 has ended or its worker has died. A dead actor is replaced; the caller decides whether to put its job into the queue again.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os
@@ -20,14 +18,11 @@ from typing import Any, Generic, TypeVar
 from alimark.errors import AlimarkError, MissingExtra
 
 PoolJob = TypeVar("PoolJob")
-WorkerMessage = object
-"""What a worker yields: any object that can be pickled."""
+WorkerMessage = object  # what a worker yields: any object that can be pickled
 Builder = Callable[..., object]
 """Makes a worker that may use `threads` cores; a `guarded` worker ends its process if a document takes too long."""
-_STARTS = 3
-"""The run ends when so many workers in a row die before they are ready."""
-_NO_WORKER = 60.0
-"""The run ends after so many seconds in which the cluster has no place for any worker."""
+_STARTS = 3  # the run ends when so many workers in a row die before they are ready
+_NO_WORKER = 60.0  # the run ends after so many seconds in which the cluster has no place for any worker
 
 
 @dataclass(frozen=True)
@@ -67,12 +62,9 @@ class LocalPool(Generic[PoolJob]):
 class Cluster:
     """A Ray cluster and the resources to use of it."""
 
-    address: str | None = None
-    """None starts a cluster on this machine for the time of the run."""
-    workers: int | None = None
-    """By default as many as the cluster has resources for."""
-    cpus: float = 1.0
-    """CPUs for each worker."""
+    address: str | None = None  # none starts a cluster on this machine for the time of the run
+    workers: int | None = None  # by default as many as the cluster has resources for
+    cpus: float = 1.0  # CPUs for each worker
     gpus: float | None = None
     """GPUs for each worker; by default one if the cluster has any, or a part of one where `workers` exceeds the GPUs."""
 

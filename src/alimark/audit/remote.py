@@ -1,7 +1,5 @@
 """Asks the detectors of other operators over HTTP whether a text carries their mark, and checks their signed answers."""
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import json

@@ -1,7 +1,5 @@
 """Generation on a Ray cluster: prompts are distributed over replicas of a model, or over several HTTP endpoints."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -29,8 +27,7 @@ class Share:
     prompts: tuple[tuple[int, str, int | None, Sealed | None], ...]
     key: Sealed | None
     settings: GenerationSettings
-    device: str | None = None
-    """The device of embedders."""
+    device: str | None = None  # the device of embedders
 
 
 class Writer:

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 _DEATHS = 8
 """The run ends when so many workers have died with the same block and no single document explains it."""
-_ROUNDS = 6
-"""The most rounds of testing again with more random keys."""
+_ROUNDS = 6  # the most rounds of testing again with more random keys
 
 
 class AuditProgress(Protocol):
@@ -64,10 +63,8 @@ class Outcome:
     seconds: float = 0.0
     at_work: float = 0.0
     """Seconds from the first document to the last, without starting the cluster and loading models."""
-    deaths: int = 0
-    """Workers that died."""
-    deepened: int = 0
-    """Documents that were tested again with more random keys."""
+    deaths: int = 0  # workers that died
+    deepened: int = 0  # documents that were tested again with more random keys
 
     def record(self) -> Record:
         """The summary with the rates of this run, ready for JSON."""
@@ -150,8 +147,7 @@ class _Attempts:
     share: float = 0.0
     alone: Counter[tuple[int, int]] = field(default_factory=Counter)
     """How often a worker died with a document alone, by batch and number in the batch."""
-    unexplained: int = 0
-    """How often a worker died otherwise."""
+    unexplained: int = 0  # how often a worker died otherwise
 
 
 @dataclass

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 VERSION = 5
 _ROWS_PER_WRITE = 4096
-WorkBlocks = tuple[Block, ...]
-"""A unit of work."""
+WorkBlocks = tuple[Block, ...]  # a unit of work
 Write = Callable[[Sequence[Record]], None]
 Tell = Callable[[str], None]
 

@@ -3,8 +3,6 @@
 Answers are read one after the other, so that they need not fit into memory.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
@@ -20,8 +18,7 @@ from alimark.core.detection.statements import counted
 
 _NAMED = 100
 """The number of documents in the summary in which a mark was found; those with the smallest p-values come first."""
-_SOURCES = 50
-"""The number of sources in the summary; those with the most documents found come first."""
+_SOURCES = 50  # the number of sources in the summary; those with the most documents found come first
 
 
 def finish(sink: Sink, works: Sequence[WorkBlocks], fdr: float) -> None:

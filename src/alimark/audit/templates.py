@@ -9,8 +9,6 @@ discovery rate are found by such a chance, or two keys in a thousand. Otherwise 
 well, since they carry the same blocks; their p-values are small enough to stand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,14 +35,10 @@ chance of 1 in 1,000; of the others hardly any pair correlates more."""
 class SharedText:
     """Documents whose scores under random keys rise and fall together. Documents are numbered from 0."""
 
-    members: tuple[int, ...]
-    """All members, whether they were found or not."""
-    found: tuple[int, ...]
-    """The members that were found."""
-    effective: float
-    """The number of independent documents that vary as much as the members."""
-    chance: float
-    """The share of random keys that make half as many members look as marked."""
+    members: tuple[int, ...]  # all members, whether they were found or not
+    found: tuple[int, ...]  # the members that were found
+    effective: float  # the number of independent documents that vary as much as the members
+    chance: float  # the share of random keys that make half as many members look as marked
     kept: tuple[int, ...]
     """The members that remain found: those up to a p-value at which the share of random keys is small enough."""
 

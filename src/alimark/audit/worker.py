@@ -34,12 +34,10 @@ if TYPE_CHECKING:
 
 FIRST_DRAWS = 9_999
 """Random keys per document in the first round, with early stopping; more follow for documents that none of them matches."""
-STOP_AFTER = 20
-"""A document's test ends early when so many random keys score as high as its key."""
+STOP_AFTER = 20  # a document's test ends early when so many random keys score as high as its key
 BATCH_CHARACTERS = 400_000  # enough units to fill embedding batches, little to lose when interrupted
 BATCH_DOCUMENTS = 64
-_UNITS = 512
-"""Units between two heartbeats: one or two seconds of work on one core."""
+_UNITS = 512  # units between two heartbeats: one or two seconds of work on one core
 _SENTENCES = tuple(f"The lamp in house {number} went out at ten." for number in range(PASSAGES_FROM))
 _SAMPLES = (" ".join(_SENTENCES[:12]), " ".join(_SENTENCES), " ".join(_SENTENCES[:12]).replace(".", ""))
 """Texts that need all kernels of an audit: one that is aligned as a whole, one that is searched for passages too, and one
@@ -130,8 +128,7 @@ class Begun(NamedTuple):
     batch: int
     document: int
     done: int
-    share: float
-    """About the share of the work that is done."""
+    share: float  # about the share of the work that is done
 
 
 @dataclass
@@ -139,8 +136,7 @@ class Report:
     """The counts and times of some work."""
 
     documents: int = 0
-    skipped: int = 0
-    """Documents that an earlier run answered."""
+    skipped: int = 0  # documents that an earlier run answered
     times: Counter[str] = field(default_factory=Counter)
     tested: Counter[str] = field(default_factory=Counter)
     """Documents in the first pass, and those that went on to the full test."""

@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from alimark.core._util.jsonl import Record
     from alimark.core.keys.key import Key
 
-_MAX_FAULTS = 5
-"""Faults that are printed; more are only counted."""
-_MAX_NAMED = 20
-"""Documents that are named on the console; the output names all."""
+_MAX_FAULTS = 5  # faults that are printed; more are only counted
+_MAX_NAMED = 20  # documents that are named on the console; the output names all
 _LONGEST_NAME = 60
 
 Inputs = Annotated[

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Run experiments from recipes, and report their results.")
 
 _FOLDER = Path("bench")
-_MAX_FAULTS = 5
-"""Faults that are printed; more are only recorded."""
+_MAX_FAULTS = 5  # faults that are printed; more are only recorded
 
 RecipeFile = Annotated[
     Path, typer.Argument(help="A TOML file, or the name of a recipe that comes with alimark, such as smoke.")

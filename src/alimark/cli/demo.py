@@ -57,11 +57,7 @@ Prompt = Annotated[str, typer.Option("-p", "--prompt", help="The text that the m
 Model = Annotated[str, typer.Option(help="A name from `alimark models list`, a path or a hub id.")]
 
 
-def demo(
-    prompt: Prompt = PROMPT,
-    llm: Model = "smollm2-135m",
-    as_json: options.JsonOutput = False,
-) -> None:
+def demo(prompt: Prompt = PROMPT, llm: Model = "smollm2-135m", as_json: options.JsonOutput = False) -> None:
     """Mark a text, change it, and find the mark again: a fresh key, 24 sentences, five detections.
 
     On first use, a small language model and an embedder are fetched (180 MB);

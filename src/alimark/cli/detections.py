@@ -58,8 +58,7 @@ def _lines(ranked: list[Detection], verdict: Verdict, fpr: float) -> Iterator[st
     yield from in_words(best)
 
 
-_NARROW = 110
-"""Terminals with fewer columns get a table with shorter bars."""
+_NARROW = 110  # terminals with fewer columns get a table with shorter bars
 _LONGEST_TEXT = 90
 _SMALL_P = 0.01
 """With a p-value up to this a text carries the mark, even where the probability of each sentence is estimated as 0."""

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 Output = Annotated[Path, typer.Option("-o", "--output", help="The key file to write; never overwritten.")]
 SchemeName = Annotated[str, typer.Option(help="The watermark: alimark, or a rival (docs/rivals.md).")]
 Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="A parameter of a rival, as NAME=VALUE; may be given several times."),
+    list[str] | None, typer.Option("--set", help="A parameter of a rival, as NAME=VALUE; may be given several times.")
 ]
 Preset = Annotated[
     str | None, typer.Option(help="paper: a rival as the AliMark paper ran it, in place of its own defaults.")

@@ -1,7 +1,5 @@
 """The command line: a module for each verb; results on stdout, messages on stderr, errors in one line."""
 
-from __future__ import annotations
-
 import os
 import sys
 import warnings
@@ -49,9 +47,7 @@ for verb in (keygen.keygen, generate.generate, rewrite.rewrite, detect.detect, a
     app.command()(verb)
 # Each attack is a command of `attack`; these commands are built only when `attack` runs.
 app.command(
-    "attack",
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    "attack", add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
 )(attack.attack)
 for study in (fit.fit, bench.compare, calibrate.calibrate, demo.demo):
     app.command()(study)

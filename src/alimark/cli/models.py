@@ -36,8 +36,7 @@ def _complete(begun: str) -> list[str]:
 
 Name = Annotated[str, typer.Argument(help="A name from `alimark models list`.", autocompletion=_complete)]
 Names = Annotated[
-    list[str] | None,
-    typer.Argument(help="One or more names from `alimark models list`.", autocompletion=_complete),
+    list[str] | None, typer.Argument(help="One or more names from `alimark models list`.", autocompletion=_complete)
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 

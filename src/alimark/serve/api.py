@@ -1,7 +1,5 @@
 """The endpoints outside the OpenAI protocol: detection, rewriting, attacks, files, keys, tokens, records, health, metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,7 +1,5 @@
 """The FastAPI app of the service, and the function that runs it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

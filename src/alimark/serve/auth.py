@@ -4,8 +4,6 @@ The database holds only hashes of the tokens. A token has 256 random bits, so SH
 hash, and no slow password hash is needed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import ipaddress
 import math
@@ -155,10 +153,7 @@ class Allowance:
                 wait,
             )
         if use.running >= self.concurrency:
-            return (
-                f"There are {use.running} requests in progress, which is the limit. Wait until one has ended.",
-                1,
-            )
+            return (f"There are {use.running} requests in progress, which is the limit. Wait until one has ended.", 1)
         use.level -= 1
         use.running += 1
         return None

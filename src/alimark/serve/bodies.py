@@ -4,8 +4,6 @@ FastAPI takes the value that was parsed here and never parses by itself, so noth
 whatever headers and encoding a client sends.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """Detections for many requests at a time, in threads that all tokens share in turn."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Sequence

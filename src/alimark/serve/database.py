@@ -5,8 +5,6 @@ One worker thread owns the connection. It runs all jobs that wait in its queue i
 cost one flush to the disk. The future of a job is completed after the commit.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections import deque

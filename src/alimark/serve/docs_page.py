@@ -1,7 +1,5 @@
 """The page /docs: the endpoints of the service, their fields and an example of each, without scripts of other hosts."""
 
-from __future__ import annotations
-
 import json
 from html import escape
 

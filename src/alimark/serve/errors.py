@@ -1,7 +1,5 @@
 """Error responses of the service, in the format of the OpenAI protocol."""
 
-from __future__ import annotations
-
 import json
 import logging
 

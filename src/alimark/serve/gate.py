@@ -4,8 +4,6 @@ It is plain ASGI and not FastAPI's middleware, so that the body of a request wit
 streamed response counts as a request in progress until its end. `bodies` reads and bounds the bodies of the others.
 """
 
-from __future__ import annotations
-
 import logging
 import secrets
 import time

@@ -1,7 +1,5 @@
 """The log of the service: lines of JSON on stderr, without texts, secrets and floods."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

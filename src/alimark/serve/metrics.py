@@ -1,7 +1,5 @@
 """Prometheus metrics: counts and times only, nothing about clients or texts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

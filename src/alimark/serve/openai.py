@@ -6,8 +6,6 @@ the header `X-Alimark-Marked` that it is not marked. What else marked text canno
 setting `unmarkable` says so, passed on, too. Nothing is stored, so no request can refer to an earlier response.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,7 +1,5 @@
 """What the service has learned from the texts it wrote of late: how fast it writes, and how well sentences fit the key."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from statistics import NormalDist
@@ -40,10 +38,7 @@ class Pace:
         settings = generation.settings
         self._expected[key.id] = expected_agreement(key, settings.candidates, settings.steering)
         agreeing, bits = self._fits.get(key.id, (0.0, 0.0))
-        self._fits[key.id] = (
-            _KEPT * agreeing + sum(generation.matches),
-            _KEPT * bits + count * generation.block_size,
-        )
+        self._fits[key.id] = (_KEPT * agreeing + sum(generation.matches), _KEPT * bits + count * generation.block_size)
 
     def sentences_needed(self, key: Key, fpr: float) -> int | None:
         """The sentences from which on a mark is found nine times in ten; None where more than 40 would be needed."""

@@ -1,7 +1,5 @@
 """The places of a queue, of which each token gets its share."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The record of every marked text and every detection: hashes and results, and the text itself only with `keep_text`."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import time

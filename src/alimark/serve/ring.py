@@ -6,8 +6,6 @@ it marked is still detected. A key that was never activated, such as an imported
 key file.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterable

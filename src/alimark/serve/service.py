@@ -1,7 +1,5 @@
 """The state that all endpoints share: settings, database, tokens, keys, models and queues."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

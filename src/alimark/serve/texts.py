@@ -1,7 +1,5 @@
 """The texts of one request of the OpenAI protocol while they are written, in any of its formats."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import time

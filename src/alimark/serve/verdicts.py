@@ -1,7 +1,5 @@
 """The endpoints for others: the verdict on a text and nothing else, what the service is, and the keys of its signatures."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 from fastapi import APIRouter, Request

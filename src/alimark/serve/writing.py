@@ -1,7 +1,5 @@
 """Generation and rewriting for many requests at a time, by the same scheduler as `alimark generate`; other slow work."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Reads documents of every kind, and refuses broken and hostile ones with a message that says why."""
 
-from __future__ import annotations
-
 import email.message
 import os
 import resource

@@ -1,7 +1,5 @@
 """Evidence: signed, rendered as a page, and verified; verification fails on any changed byte, another key or document."""
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

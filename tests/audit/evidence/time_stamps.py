@@ -1,7 +1,5 @@
 """An authority of time stamps on loopback, which `openssl ts` answers for."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import threading

@@ -1,7 +1,5 @@
 """What this process asks of the system."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 import sys

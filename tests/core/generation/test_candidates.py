@@ -1,7 +1,5 @@
 """Candidates: which continuations of a model may be added to a text, and the flaws for which others are refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from alimark.core.frozen.text.splitting import splitter

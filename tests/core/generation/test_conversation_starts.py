@@ -1,7 +1,5 @@
 """Texts that are asked for in pieces: under a key that follows conversations the pieces are one sequence."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Where a text ends: as often as the model ends it, whatever the number of candidates."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

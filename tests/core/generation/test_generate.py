@@ -1,7 +1,5 @@
 """Generation by the stand-ins: the right candidate, the same text from the same seed, and a model that misbehaves."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from itertools import product

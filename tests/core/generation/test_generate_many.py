@@ -1,7 +1,5 @@
 """Many prompts at once: the same texts for any batch size, in order, failures kept to their texts, and async calls."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """Generation: only prose is marked, and what is written is read again as it was chosen."""
 
-from __future__ import annotations
-
 import random
 import re
 from typing import Any

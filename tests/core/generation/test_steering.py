@@ -1,7 +1,5 @@
 """Steering: what words add becomes a bias by token towards the next block, and goes to models that may know it only."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

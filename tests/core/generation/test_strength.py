@@ -1,7 +1,5 @@
 """Strengths: names for numbers of candidates, in Python and in the settings of the service."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

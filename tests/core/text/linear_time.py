@@ -5,8 +5,6 @@ python linear_time.py
 The CPU time of every text is limited. The last line of the output names the text that took too long.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 import unicodedata

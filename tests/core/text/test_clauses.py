@@ -1,7 +1,5 @@
 """Possible sentence ends in texts without regular full stops."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The readings of a text, normalised and without disguises: what is changed, and what is left alone."""
 
-from __future__ import annotations
-
 import json
 import re
 from textwrap import wrap

@@ -1,7 +1,5 @@
 """Text handling takes linear time: a client's text must not stop the service for minutes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """The function that decides what is prose."""
 
-from __future__ import annotations
-
 import pytest
 
 from alimark.core.frozen.text.prose import aside_end, aside_opens, before_aside, prose_parts

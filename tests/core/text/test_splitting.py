@@ -1,7 +1,5 @@
 """Splitting, cleaning, merging and halving of any Unicode text, with no character lost."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Reading in other processes gives the same as in this one, also when those processes die."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Joins the parts of a document: paragraphs, and tables row by row."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 

@@ -5,8 +5,6 @@ output as JSON: `text`, `kind` and `notes`; or `error`, a message for the user; 
 installed.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Decodes text whose encoding is marked, declared or unknown."""
 
-from __future__ import annotations
-
 import codecs
 import re
 

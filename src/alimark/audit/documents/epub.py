@@ -1,7 +1,5 @@
 """Reads e-books (EPUB 2 and 3): the chapters in reading order."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 from urllib.parse import unquote

@@ -65,8 +65,7 @@ class _Block:
     """A paragraph, heading or row of a table, and where on the page it stands."""
 
     text: str
-    linked: int
-    """Characters that are links."""
+    linked: int  # characters that are links
     boilerplate: bool
     article: bool
 
@@ -84,8 +83,7 @@ class _PageBlocks:
     """The cells of the table rows around the current place, innermost last."""
     outer: list[list[_Block]] = field(default_factory=list)
     """The blocks in front of the table cells around the current place, which are kept apart until the cells end."""
-    parts: list[str] = field(default_factory=list)
-    """The text of the current paragraph so far."""
+    parts: list[str] = field(default_factory=list)  # the text of the current paragraph so far
     _linked: int = 0
 
     def add(self, text: str) -> None:

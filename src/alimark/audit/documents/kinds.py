@@ -1,7 +1,5 @@
 """Recognises the kind of a document, from its first bytes and from the ending of its name."""
 
-from __future__ import annotations
-
 import re
 from pathlib import PurePath
 from typing import Final

@@ -1,7 +1,5 @@
 """Reads e-mail messages and saved web archives (MIME): the body, without headers and attachments."""
 
-from __future__ import annotations
-
 import re
 from email import message_from_bytes, policy
 from email.message import EmailMessage

@@ -3,8 +3,6 @@
 Deleted text of tracked changes and comments are left out; a text box is read once; notes follow the text.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 

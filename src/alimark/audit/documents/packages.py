@@ -1,7 +1,5 @@
 """Reads zip archives and XML within limits: Word, OpenDocument and e-book files are archives of XML."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 import zlib
@@ -11,8 +9,7 @@ from xml.parsers import expat
 from alimark.errors import TextError
 
 Element = ElementTree.Element
-MAX_UNPACKED = 64 << 20
-"""Bytes that the members of an archive may have together, as far as they are read."""
+MAX_UNPACKED = 64 << 20  # bytes that the members of an archive may have together, as far as they are read
 
 
 class Package:

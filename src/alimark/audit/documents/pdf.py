@@ -22,16 +22,13 @@ from alimark.errors import TextError
 if TYPE_CHECKING:
     from pypdfium2 import PdfPage
 
-_MARGIN = 0.2
-"""The share of a page's height, at its top and at its bottom, in which running heads stand."""
+_MARGIN = 0.2  # the share of a page's height, at its top and at its bottom, in which running heads stand
 _MOST_DAMAGED = 100
 _STREAM = re.compile(rb"stream\r?\n")
 _MOST_UNPACKED, _MOST_RATIO = 1 << 20, 100
 """Drawing commands of so many bytes are refused where they unpack to more than so many times their size; usual is ten."""
-_COLUMN_LINES = 5
-"""So many lines with a gap at the same place are columns."""
-_HYPHEN = "\x02"
-"""PDFium's sign for a hyphen at the end of a line, which may belong to the word or not."""
+_COLUMN_LINES = 5  # so many lines with a gap at the same place are columns
+_HYPHEN = "\x02"  # PDFium's sign for a hyphen at the end of a line, which may belong to the word or not
 _LINE_END_HYPHENS = ("-", "\u2010", "\u00ad", _HYPHEN)
 _LINE_BREAKS = (10, 13)
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
@@ -79,8 +76,7 @@ class _Line:
     bottom: float
     top: float
     size: float
-    after_gap: bool
-    """Whether it stands on the same line as the part before it."""
+    after_gap: bool  # whether it stands on the same line as the part before it
 
 
 @dataclass

@@ -1,7 +1,5 @@
 """Reads documents of all kinds, each in a process of its own with limits on time and memory."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass
@@ -15,10 +13,8 @@ from alimark.core._util.files import regular
 from alimark.core._util.json_types import JsonObject
 from alimark.errors import LimitError, MissingExtra, TextError
 
-MAX_BYTES = 64 << 20
-"""The largest file that is read."""
-MAX_CHARACTERS = 8 << 20
-"""The longest text that a document may have."""
+MAX_BYTES = 64 << 20  # the largest file that is read
+MAX_CHARACTERS = 8 << 20  # the longest text that a document may have
 
 _CHILD = "alimark.audit.documents.child"
 _ADDRESS = re.compile(r"(?:https?|ftps?|gopher|data):", re.I)

@@ -1,7 +1,5 @@
 """Reads Rich Text Format through striprtf, which leaves out footnotes and text boxes; they are read by themselves."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Renders evidence as a page that prints well. The page holds the signed evidence, so that it can be verified by itself."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -38,11 +38,9 @@ class Examined:
     """A document that was searched for a mark, and the result."""
 
     name: str
-    data: bytes
-    """The bytes of the document, of which the evidence records size and hash."""
+    data: bytes  # the bytes of the document, of which the evidence records size and hash
     detection: Detection
-    modified: datetime | None = None
-    """When the document was last changed, as its file system says."""
+    modified: datetime | None = None  # when the document was last changed, as its file system says
 
 
 def make_evidence(

@@ -1,7 +1,5 @@
 """Time stamps of evidence by an authority (RFC 3161): that the signed evidence existed at a time."""
 
-from __future__ import annotations
-
 import base64
 import urllib.request
 from collections.abc import Sequence

@@ -239,10 +239,7 @@ class Detection:
         """The same result with every p-value multiplied by the number of tests made."""
         tail = None if self.p_tail is None else min(1.0, tests * self.p_tail)
         return replace(
-            self,
-            p_value=min(1.0, tests * self.p_value),
-            p_randomised=min(1.0, tests * self.p_randomised),
-            p_tail=tail,
+            self, p_value=min(1.0, tests * self.p_value), p_randomised=min(1.0, tests * self.p_randomised), p_tail=tail
         )
 
     @property

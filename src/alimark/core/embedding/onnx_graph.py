@@ -146,10 +146,7 @@ def _read_max_tokens(transformer: Path, config: dict[str, Any]) -> int:
     if config.get("model_type") == "mpnet":  # its positions start after that of the padding token
         positions -= MPNET_PADDING + 1
     stated = [positions]
-    for name, field in (
-        ("sentence_bert_config.json", "max_seq_length"),
-        ("tokenizer_config.json", "model_max_length"),
-    ):
+    for name, field in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
         if (transformer / name).exists() and (length := read_json(transformer / name).get(field)):
             stated.append(int(length))
             break
@@ -391,9 +388,7 @@ LAYER_NAMES = {
         "attention.output.LayerNorm",
     ),
     "mpnet": LayerNames(
-        ("attention.attn.q", "attention.attn.k", "attention.attn.v"),
-        "attention.attn.o",
-        "attention.LayerNorm",
+        ("attention.attn.q", "attention.attn.k", "attention.attn.v"), "attention.attn.o", "attention.LayerNorm"
     ),
 }
 

@@ -4,8 +4,6 @@
 threads, `session` is the state of one text, and `selection` says what a scheme adds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 
 from alimark.core.embedding.base import Embedder

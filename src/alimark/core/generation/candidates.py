@@ -1,7 +1,5 @@
 """Parsing of draws: the first sentence of a model's continuation, its flaws, and the text it is added to."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
@@ -31,8 +29,7 @@ class Candidate:
     unit: str
     piece: str
     flaw: Flaw = ""
-    ended: bool = False
-    """Whether the model ended its text behind this sentence, in this draw."""
+    ended: bool = False  # whether the model ended its text behind this sentence, in this draw
     last: Literal["", "model ended", "stop sequence"] = ""
     """Why the text ends with it, if it does: the model stopped without a punctuation mark, or wrote a stop sequence inside the
     sentence. Another draw could not go on behind it."""

@@ -51,28 +51,21 @@ class WrittenText:
     """What generated and rewritten texts have in common: the text, its key, and what it cost."""
 
     text: str
-    block_size: int
-    """The most that a sentence can match."""
+    block_size: int  # the most that a sentence can match
     key_id: str
     scheme: str
     llm: str
     seed: int
-    candidates: int
-    """Candidates, or rewrites, sampled over all sentences."""
-    tokens: int
-    """Tokens sampled, over all candidates."""
+    candidates: int  # candidates, or rewrites, sampled over all sentences
+    tokens: int  # tokens sampled, over all candidates
     embedded: int
     """Candidates embedded. Flawed candidates are not embedded, and a sentence that is drawn twice is embedded once."""
-    rejected: dict[str, int]
-    """Candidates that could not be chosen, by reason."""
-    surviving: int
-    """Sentences that are found again when the finished text is split."""
+    rejected: dict[str, int]  # candidates that could not be chosen, by reason
+    surviving: int  # sentences that are found again when the finished text is split
     seconds: float
     """This text's share of the time spent on the texts that were written with it; of a rewriting, the time to its end."""
-    limits: tuple[str, ...] = ()
-    """Settings that the model could not follow, in words."""
-    payload: int | None = None
-    """The number that the mark carries; None where the key has no payloads."""
+    limits: tuple[str, ...] = ()  # settings that the model could not follow, in words
+    payload: int | None = None  # the number that the mark carries; None where the key has no payloads
 
     def __repr__(self) -> str:
         """One line; the fields are in `vars(result)`."""

@@ -47,8 +47,7 @@ def default_batch(llm: LLM) -> int:
     return max(1, llm.max_concurrency * llm.preferred_batch)
 
 
-_Parsed = tuple[Session, list[str]]
-"""A session, and the units that it needs embedded."""
+_Parsed = tuple[Session, list[str]]  # a session, and the units that it needs embedded
 
 
 def step(llm: LLM, embedder: Embedder | None, sessions: Sequence[Session]) -> None:

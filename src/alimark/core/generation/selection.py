@@ -3,8 +3,6 @@
 The rules of the schemes lie beside them; `UnmarkedRule` is the rule of plain text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -65,26 +63,21 @@ class TextOrigin:
 class Weight(NamedTuple):
     """How well a candidate meets the rule."""
 
-    matches: int
-    """How much of the mark it carries, of `Rule.size` at most."""
+    matches: int  # how much of the mark it carries, of `Rule.size` at most
     worth: float
     """The number that candidates are compared by: the highest is taken, a random one of several with the same."""
-    met: bool
-    """Whether it meets the rule in full, so that no better candidate needs to be sampled."""
+    met: bool  # whether it meets the rule in full, so that no better candidate needs to be sampled
 
 
 class Rule(Protocol):
     """The rule of one text under one key. It knows the sentences that were chosen before, and never the prompt."""
 
     scheme: str
-    size: int
-    """The most that a sentence can match."""
-    embeds: bool
-    """Whether candidates have to be embedded."""
+    size: int  # the most that a sentence can match
+    embeds: bool  # whether candidates have to be embedded
     stops: bool
     """Whether the first candidate that meets the rule is taken. If not, all candidates are sampled and the best is taken."""
-    strict: bool
-    """Whether a sentence that does not meet the rule is counted and reported as a failure."""
+    strict: bool  # whether a sentence that does not meet the rule is counted and reported as a failure
 
     def wave(self, settings: GenerationSettings) -> int:
         """How many candidates to sample together."""

@@ -4,8 +4,6 @@ What is written depends only on prompt, key, settings and seed, and not on the o
 by their selection rule; everything else in this module is the same for all.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 import secrets

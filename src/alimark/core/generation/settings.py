@@ -168,8 +168,7 @@ class GenerationSettings:
     By default the rule chooses: small waves where a full match is likely, all candidates at once where it is rare, because an
     engine is fastest with many at once. A soft decision has no full match."""
     prompt_style: PromptStyle = "continue"
-    tokens: int | None = None
-    """The length in tokens instead of sentences, for schemes that mark tokens."""
+    tokens: int | None = None  # the length in tokens instead of sentences, for schemes that mark tokens
     first_candidates: int | None = None
     """Candidates for the first sentence of a text, where a reader waits for it. Soft keys spend what is left of
     its share on the later sentences. By default the first sentence gets as many as the others."""

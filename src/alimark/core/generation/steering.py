@@ -47,8 +47,7 @@ class WordVectors:
 
     words: tuple[str, ...]
     rows: NDArray[np.float32]
-    counts: NDArray[np.float32]
-    """How frequent each word is, in any unit."""
+    counts: NDArray[np.float32]  # how frequent each word is, in any unit
 
     @classmethod
     @cache
@@ -79,8 +78,7 @@ class TokenVectors:
     """What each token of a model's vocabulary adds to a sentence's projections: a row for each token."""
 
     rows: NDArray[np.float32]
-    counts: NDArray[np.float32]
-    """How frequent the words are that begin with each token."""
+    counts: NDArray[np.float32]  # how frequent the words are that begin with each token
 
     @classmethod
     def of(cls, words: WordVectors, llm: TakesBias) -> Self:

@@ -5,8 +5,6 @@ nothing else offers itself. Each cut has a probability of being the end of a sen
 decided inside the alignment (`alimark.core.detection.clauses`). Nothing here depends on a key, and all of it takes linear time.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

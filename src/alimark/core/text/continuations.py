@@ -4,8 +4,6 @@ All of it follows from the continuation alone and not from the text before it, s
 (`alimark.core.text.workers`).
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from typing import Literal, NamedTuple

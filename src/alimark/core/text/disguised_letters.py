@@ -4,8 +4,6 @@ Every function takes a text and a counter, returns the changed text and adds the
 kind (`alimark.core.text.disguises.KINDS`). All of them take time linear in the text.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import unicodedata

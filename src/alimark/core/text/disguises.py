@@ -6,8 +6,6 @@ most of a text, takes a text and a counter, and returns the changed text after i
 name of their kind (`KINDS`). All of it takes time linear in the text.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

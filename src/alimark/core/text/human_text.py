@@ -1,7 +1,5 @@
 """Reads human text for calibration: from JSONL files, or from the language reference that is part of Python."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 

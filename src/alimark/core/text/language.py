@@ -1,7 +1,5 @@
 """A quick test whether a text is English, and whether it can be written as UTF-8."""
 
-from __future__ import annotations
-
 import re
 
 # The most frequent words of English; they make up about half of any running text.

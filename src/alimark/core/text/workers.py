@@ -78,9 +78,7 @@ class _Worker:
     def __init__(self, name: str) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
-            [sys.executable, "-m", "alimark.core.text.workers", name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            [sys.executable, "-m", "alimark.core.text.workers", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         atexit.register(self._stop)
 

@@ -313,12 +313,7 @@ def trace(units: Packed, valid: NDArray[np.bool_], blocks: Packed, m: int, merge
 
 
 def _move(
-    units: Packed,
-    valid: NDArray[np.bool_],
-    blocks: Packed,
-    m: int,
-    table: NDArray[np.int32],
-    state: tuple[int, ...],
+    units: Packed, valid: NDArray[np.bool_], blocks: Packed, m: int, table: NDArray[np.int32], state: tuple[int, ...]
 ) -> tuple[Step, tuple[int, int, int, int, int]]:
     """The last step into `state`, and the state it came from."""
     t, u, v, i, j = state

@@ -62,12 +62,12 @@ def _agreement(key: Key) -> float:
 
 def expected_agreement(key: Key, candidates: int, steering: float) -> float:
     """The share of bits that agree with so many candidates, as far as one knows without having seen the model's sentences."""
-    by_steered = {steered: STRENGTHS[name] for name, steered in STEERED.items()}
-    alike = by_steered.get((candidates, steering), candidates)
-    return 0.5 + (_agreement(key) - 0.5) * _best_of(alike) / _best_of(DEFAULT_CANDIDATES)
-
-
-def _best_of(candidates: int) -> float:
-    """The expected worth of the best candidate. A third of them are independent of each other (`stats.power`)."""
-    independent = max(1.0, candidates * 0.32)
-    return max(0.1, NormalDist().inv_cdf((independent - 0.375) / (independent + 0.25)))
+    alike = next(
+        (STRENGTHS[name] for name, steered in STEERED.items() if steered == (candidates, steering)), candidates
+    )
+    # The expected best of independent candidates; a third of the candidates are (`stats.power`).
+    best, usual = (
+        NormalDist().inv_cdf((independent - 0.375) / (independent + 0.25))
+        for independent in (max(1.2, number * 0.32) for number in (alike, DEFAULT_CANDIDATES))
+    )
+    return 0.5 + (_agreement(key) - 0.5) * best / usual

@@ -27,7 +27,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import Any
 
 from alimark.errors import AlimarkError
@@ -219,11 +218,11 @@ def start_hub(folder: Path, human: Sequence[Path]) -> str:
             stream.write_table(table)
     data.PMARK |= {name: f"{address}/{name}.arrow" for name in data.PMARK}
 
-    def load_dataset(source: str, **_: object) -> Iterator[dict[str, str]]:
+    def from_hub(name: str) -> Iterator[tuple[str, str]]:
         for prompt, text in islice(data.pairs(str(human[-1]), 12, splitter()), 100, None):
-            yield {"query": prompt, "answer": text, "text": f"{source} {text}", "summary_text": f"{source} {text}"}
+            yield (prompt, text) if name == "nq" else ("", f"{prompt} In {name} it is said. {text}")
 
-    sys.modules["datasets"] = SimpleNamespace(load_dataset=load_dataset)  # type: ignore[assignment]
+    data._from_hub = from_hub
     chat = f'"openai:{address}/v1#gpt-3.5-turbo"'
     mpnet = '"all-mpnet-base-v2" = "sentence-transformers/all-mpnet-base-v2"'  # not the real one of the store
     attack = f'"gpt-3.5" = {{ name = "gpt-3.5", preset = "paper", llm = {chat} }}'
@@ -257,9 +256,9 @@ def main() -> int:
                 print(f"{path.stem}:", *needs(load(path)).problems or ["lacks nothing"], sep="\n  ")
             else:
                 print(f"{path.stem}: {run(path, folder, profiles)}", flush=True)
-        except AlimarkError as error:
+        except Exception as error:
             failed += 1
-            print(f"{path.stem}: FAILED, {error}", flush=True)
+            print(f"{path.stem}: FAILED, {type(error).__name__}: {error}", flush=True)
     return failed
 
 

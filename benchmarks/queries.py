@@ -12,8 +12,8 @@ keeps the change or takes it back:
 - "walk" asks nothing: it rewrites random sentences again and again, and keeps what is at least as close to the original as a
   judge of quality asks (--quality, a cosine).
 
-A text counts as removed after n questions if the best version that the attacker knows by then has p > 0.01; that p rests on 999
-random keys, those that the attacker sees on 199. Intervals are 95% (Wilson); "kept" is the mean cosine of the sentences to the
+A text counts as removed after n questions if the version that the attacker has by then has p > 0.01, by the detector that he
+asks, which gives the same text the same answer. Intervals are 95% (Wilson); "kept" is the mean cosine of the sentences to the
 original ones.
 """
 
@@ -123,14 +123,14 @@ def main() -> None:
     for number in range(args.keys):
         rng = np.random.default_rng(number)
         key = Defence("none").key(embedder, rng.bytes(32))
-        marker, judge = Marker(pool, key, Defence("none"), 199), Detector(key, Defence("none"), 999)
+        marker = Marker(pool, key, Defence("none"), 199)
         texts: Texts = np.stack([marker.write(rng) for _ in range(args.texts)])
         for name, attacker in attackers.items():
             versions = attacker(texts, marker.detector, pool, rng)
             for questions in range(1, QUESTIONS[-1] + 1):
                 version: Vectors = next(versions)
                 if questions in QUESTIONS:
-                    gone[name, questions] += list(judge.p_values(list(version)) > LEVEL)
+                    gone[name, questions] += list(p_of(marker.detector, version) > LEVEL)
                     cosines[name, questions].append(float((version * texts).sum(axis=2).mean()))
         print(f"{number + 1} keys", flush=True)
     print(

@@ -52,6 +52,7 @@ from alimark.core.frozen.text.normalising import normalise
 from alimark.core.frozen.text.splitting import splitter
 from alimark.core.text.clauses import clauses_of
 from alimark.core.text.disguises import undisguise
+from alimark.core.text.human_text import language_reference
 from alimark.errors import AlimarkError
 from alimark.lab.bench.models import secret
 from alimark.testing import StandInEmbedder, StandInLLM
@@ -163,6 +164,43 @@ def without_stops(text: str) -> str:
     return by_sentence(lambda n, s: s.rstrip(".!?"))(text)
 
 
+def inner_shuffled(word: str, chance: random.Random) -> str:
+    return word[:1] + "".join(chance.sample(word[1:-1], len(word) - 2)) + word[-1] if len(word) > 3 else word
+
+
+def misspelt(word: str, chance: random.Random) -> str:
+    """One word in ten with a letter more, less, other or swapped."""
+    if len(word) < 3 or chance.random() >= 0.1:
+        return word
+    place, letter = chance.randrange(len(word) - 1), chance.choice("abcdefghijklmnopqrstuvwxyz")
+    first, last = word[:place], word[place:]
+    return first + chance.choice((last[1:], last[1] + last[0] + last[2:], letter + last[1:], letter + last))
+
+
+def pig_latin(word: str, chance: random.Random) -> str:
+    small = word.lower()
+    onset = small[: len(small) - len(small.lstrip("bcdfghjklmnpqrstvwxyz"))]
+    changed = small[len(onset) :] + onset + "ay" if onset and onset != small else small + "way"
+    return changed.capitalize() if word[0].isupper() else changed
+
+
+def by_word(change: Callable[[str, random.Random], str]) -> Transformation:
+    """A transformation that changes every run of letters, with a generator of random numbers."""
+
+    def transformed(text: str) -> str:
+        chance = random.Random(text)
+        return re.sub("[A-Za-z]+", lambda match: change(match[0], chance), text)
+
+    return transformed
+
+
+def among_others(text: str) -> str:
+    """Two sentences that somebody else wrote after each, from Python's language reference."""
+    chance = random.Random(text)
+    others = iter(sentences_of(" ".join(chance.sample(list(language_reference()), 4))))
+    return " ".join(" ".join((sentence, next(others), next(others))) for sentence in sentences_of(text))
+
+
 _EMOJI = "🙂🔥✨🎉🚀"
 TRANSFORMATIONS: dict[str, Transformation] = {
     "none": lambda text: text,
@@ -234,11 +272,21 @@ TRANSFORMATIONS: dict[str, Transformation] = {
     "semicolons for stops": by_sentence(lambda n, s: s.rstrip(".!?") + ";"),
     "no final marks": by_sentence(lambda n, s: s.rstrip(".!?")),
     "Yes. after every sentence": by_sentence(lambda n, s: f"{s} Yes."),
+    "vowels dropped": lambda text: re.sub("[aeiou]", "", text),
+    "inner vowels dropped": lambda text: re.sub(r"(?<=\w)[aeiou](?=\w)", "", text),
+    "inner letters shuffled": by_word(inner_shuffled),
+    "blanks dropped": lambda text: text.replace(" ", ""),
+    "blanks moved": lambda text: re.sub(r"(\w) (\w)", r"\1\2 ", text),
+    "pig latin": by_word(pig_latin),
+    "typos in a tenth of the words": by_word(misspelt),
+    "comments beside code": by_sentence(lambda n, s: f"// {s}\nint value{n} = read(input, {n});", "\n"),
+    "the same prefix": by_sentence(lambda n, s: f"As far as anybody in our department can tell today, {s}"),
+    "two others after each": among_others,
     "reversed": lambda text: text[::-1],
     "leet": lambda text: text.translate(_LEET),
     "one word a paragraph": lambda text: "\n\n".join(text.split()),
 }
-DESTROYED = ("reversed", "leet", "one word a paragraph")
+DESTROYED = ("leet", "one word a paragraph")
 
 
 def marked_texts(options: argparse.Namespace, embedder: Embedder) -> dict[str, list[Marked]]:

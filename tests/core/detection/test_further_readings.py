@@ -9,6 +9,7 @@ import pytest
 
 from alimark import AliMark, Key, detect
 from alimark.core.detection.batching import embed_texts
+from alimark.core.detection.interleaving import every_few
 from alimark.core.detection.pipeline import detect_batch, null_scorers
 from alimark.core.detection.preparing import PreparedText, prepare
 from alimark.core.detection.searching import search_in_turn
@@ -173,3 +174,32 @@ def test_passages_and_sentences_as_they_are_have_no_clauses(marked: tuple[AliMar
     mark, text = marked
     for settings in (DetectionSettings(search="excerpt"), DetectionSettings(restructure="none")):
         assert not prepare(ENDS["nothing"](text), mark.key, EMBEDDER, settings).further
+
+
+# Sentences of others between
+
+
+def test_regular_sentences_are_those_about_one_thing() -> None:
+    random = np.random.default_rng(1)
+    rows = random.normal(size=(36, 64))
+    assert every_few(rows) is None
+    rows[1::3] += random.normal(size=64)
+    mask = every_few(rows)
+    assert mask is not None
+    assert np.flatnonzero(mask).tolist() == list(range(1, 36, 3))
+
+
+def test_a_mark_is_found_between_sentences_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    mark, settings = mark_of("soft"), DetectionSettings(draws=299)
+    others = iter(
+        splitter().sentences(mark_of("soft", 99).generate("One.", StandInLLM(5), sentences=32, candidates=1).text)
+    )
+    text = each(lambda sentence: f"{sentence} {next(others)} {next(others)}")(written(mark))
+    # The stand-in embedder knows no subjects.
+    monkeypatch.setattr("alimark.core.detection.interleaving.every_few", lambda rows: np.arange(len(rows)) % 3 == 0)
+    detection = detected(text, mark.key, settings)
+    assert (detection.verdict(), detection.reading, detection.readings) == ("found", "regular sentences", 3)
+    assert len(detection.sentences) == 16
+    [null_scores] = null_scorers([text], [detection.reading], mark.key, EMBEDDER, [settings])
+    scores = null_scores(0, 299)
+    assert detection.score == pytest.approx((detection.raw - scores.mean()) / scores.std())

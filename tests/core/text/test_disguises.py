@@ -2,6 +2,9 @@
 
 import json
 import re
+from codecs import encode
+from collections import Counter
+from collections.abc import Callable
 from textwrap import wrap
 
 import pytest
@@ -103,6 +106,64 @@ def test_each_disguise_is_taken_off_and_counted(text: str, kind: str) -> None:
     assert plain.changes[kind] > 0
     assert list(plain.changes) == [name for name in KINDS if name in plain.changes]
     assert undisguise(plain.text).changes == {}
+
+
+LONG = " ".join(
+    """The old lamp went out at nine and nobody saw the keeper. The boats stayed in the harbour because the wind had turned.
+    My sister found a letter under the door of the house. She read it twice and then she called the police. They came in the
+    morning with a dog that slept on the floor. """.split() * 2
+)
+
+
+def by_word(change: Callable[[str], str]) -> str:
+    return re.sub("[A-Za-z]+", lambda match: change(match[0]), LONG)
+
+
+@pytest.mark.parametrize(
+    ("text", "least"),
+    [
+        (re.sub("[aeiou]", "", LONG), 0.65),
+        (re.sub("[aeiou]", "*", LONG), 0.65),
+        (re.sub("[aeiou]", "u", LONG), 0.65),
+        (LONG.replace(" ", ""), 0.9),
+        (re.sub(r"(\w) (\w)", r"\1\2 ", LONG), 0.9),
+        (by_word(lambda word: word[0] + word[-2:0:-1] + word[-1] if word[2:] else word), 0.9),
+        (by_word(lambda word: word[1:] + word[0] + "ay"), 0.9),
+        (by_word(lambda word: word[:2] + "x" + word[2:] if len(word) > 5 else word), 0.9),
+        (by_word(lambda word: word[::-1]), 1.0),
+        (LONG[::-1], 1.0),
+        (encode(LONG, "rot13"), 1.0),
+        (by_word(lambda word: "".join(letter * 2 for letter in word)), 1.0),
+        (re.sub("([aeiou]+)", r"op\1", LONG), 1.0),
+    ],
+)
+def test_misspelt_words_are_mended(text: str, least: float) -> None:
+    plain = undisguise(text)
+    words = Counter(LONG.lower().split())
+    assert (words & Counter(plain.text.lower().split())).total() >= least * words.total()
+    assert plain.changes["spelling"] > 0 or text == LONG[::-1]
+
+
+def test_other_languages_and_a_few_errors_are_not_mended() -> None:
+    german = (
+        "Der alte Leuchtturm am Rande der Bucht war seit vielen Jahren dunkel, und niemand wusste genau, warum. " * 4
+    )
+    assert undisguise(german).changes == undisguise(LONG.replace("harbour", "harbuor")).changes == {}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "As far as anybody knows, {}",
+        "This is sentence number 7: {}",
+        "// {}\nint a = f(1);\n",
+        "b = [7]  # {}\n",
+        "/* {} */ {{}};\n",
+    ],
+)
+def test_what_is_repeated_around_sentences_is_removed(form: str) -> None:
+    sentences = re.findall(r"\S[^.]+\.", LONG)
+    assert undisguise(" ".join(map(form.format, sentences))).text.split() == LONG.split()
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 StepKind = Literal["match", "merge", "split", "skip-sentence", "skip-block"]
 Half = Literal["left", "right"]
-Reading = Literal["normalised", "undisguised", "by clauses"]
+Reading = Literal["normalised", "undisguised", "by clauses", "regular sentences", "sentences between"]
 """How a text was read before it was split (docs/generating.md)."""
 
 LIKELY, PERHAPS = 0.8, 0.5

@@ -20,6 +20,7 @@ from alimark.core._util.progress import with_line
 from alimark.core._util.work import Beat, Clock
 from alimark.core.detection.aligned_results import AlignedDetection
 from alimark.core.detection.batching import embed_texts, signals_of
+from alimark.core.detection.interleaving import with_interleaved
 from alimark.core.detection.preparing import PreparedText, alike, prepare, prepare_each, with_variants
 from alimark.core.detection.scoring import scoring
 from alimark.core.detection.searching import answer, score
@@ -98,13 +99,18 @@ def null_scorers(
     versions: list[PreparedText] = []
     for text, reading, chosen in zip(texts, readings, settings, strict=True):
         prepared = prepare(text, key, embedder, chosen)
-        versions.append(next((version for version in prepared.versions if version.reading == reading), prepared))
-    versions = [replace(version, variants=(), further=()) for version in versions]
+        readings_of: dict[str, PreparedText] = {version.reading: version for version in reversed(prepared.versions)}
+        # Regular sentences and those between are of the last reading that has sentences.
+        whole = readings_of.get("undisguised", readings_of["normalised"])
+        versions.append(replace(readings_of.get(reading, whole), variants=(), further=()))
     embedded = embed_texts(versions, embedder, key)
-    return [
-        score(embedded.signals(version, key, chosen), key, chosen).null_scores
-        for version, chosen in zip(versions, settings, strict=True)
-    ]
+    scorers = []
+    for version, reading, chosen in zip(versions, readings, settings, strict=True):
+        read, signals = with_interleaved(version, embedded.signals(version, key, chosen))
+        names = [further.reading for further in read.versions]
+        place = names.index(reading) if reading in names else 0
+        scorers.append(score(signals[place : place + 1], key, chosen).null_scores)
+    return scorers
 
 
 def warm_up(key: Key, settings: DetectionSettings) -> None:

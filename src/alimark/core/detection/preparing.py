@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _NEW_LETTERS = 0.25
 """A text is read without its disguises where so many of its letters then stand in other sentences; a mark outlasts fewer."""
+_WORD = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True)
@@ -186,10 +188,10 @@ def _read_by_clauses(prepared: PreparedText, split_text: SplitText, settings: De
 
 
 def _new_letters(sentences: Iterable[str], others: Iterable[str]) -> float:
-    """The share of letters that stand in sentences which are not among the others, whatever their blanks and signs."""
-    letters = ["".join(filter(str.isalnum, sentence)) for sentence in sentences]
-    known = {"".join(filter(str.isalnum, sentence)) for sentence in others}
-    return sum(len(sentence) for sentence in letters if sentence not in known) / max(1, sum(map(len, letters)))
+    """The share of letters that stand in sentences whose words are not those of one of the others, whatever their signs."""
+    known = {" ".join(_WORD.findall(sentence)) for sentence in others}
+    words = [" ".join(_WORD.findall(sentence)) for sentence in sentences]
+    return sum(len(sentence) for sentence in words if sentence not in known) / max(1, sum(map(len, words)))
 
 
 def language_warnings(text: str, embedder: Embedder) -> tuple[str, ...]:

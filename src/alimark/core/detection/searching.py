@@ -16,6 +16,7 @@ from alimark.core._util.arrays import Floats, Packed
 from alimark.core.detection.aligned_results import AlignedDetection, Passage, aligned_steps
 from alimark.core.detection.batching import EmbeddedTexts, parts
 from alimark.core.detection.building import EmbedderIdentity, Statistic, build_detection
+from alimark.core.detection.interleaving import with_interleaved
 from alimark.core.detection.preparing import PreparedText
 from alimark.core.detection.results import best_first
 from alimark.core.detection.scoring import Score, Scoring, SoftPayload, score_table, scoring, whole_scoring
@@ -116,6 +117,7 @@ def search_in_turn(
     valid although the second is left out where the first succeeds: at any level, each contributes at most half of it.
     """
     searches = settings.searches(text.longest)
+    text, signals = with_interleaved(text, signals)
     likeliest: AlignedDetection | None = None
     for kind in searches:
         detection = _search(text, signals, key, embedder, replace(settings, search=kind))

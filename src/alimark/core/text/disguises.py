@@ -16,6 +16,8 @@ from urllib.parse import unquote
 from alimark.core.frozen.text.normalising import Normalised, normalise, visible
 from alimark.core.frozen.text.units import CLOSERS, MARKS
 from alimark.core.text import disguised_letters as letters
+from alimark.core.text.repetition import drop_repeated, read_comments
+from alimark.core.text.spelling import mend
 
 KINDS: dict[str, str] = {
     "string": "{} strings of JSON or of a program were read as text",
@@ -46,6 +48,9 @@ KINDS: dict[str, str] = {
     "hyphen": "{} hyphens at line ends were removed",
     "broken line": "{} blank lines inside sentences were removed",
     "missing blank": "{} blanks after stops and commas were mended",
+    "comment": "{} comments were taken out of code",
+    "repeated": "{} sentences lost words that others begin or end with, too",
+    "spelling": "{} misspelt words were mended",
 }
 """The kinds of changes, of normalisation and of this module, each with the sentence that says how many there were."""
 
@@ -164,7 +169,7 @@ def undisguise(text: str) -> Normalised:
     counts: Counter[str] = Counter()
     for _ in range(_PASSES):
         before = text
-        text = _read_frames(text, counts)
+        text = _read_frames(read_comments(text, counts), counts)
         if not text.isascii():
             for rule in (visible, letters.read_compatibility, letters.read_confusables, letters.drop_marks):
                 text = rule(text, counts)
@@ -173,7 +178,9 @@ def undisguise(text: str) -> Normalised:
         text = normalised.text
         for rule in (_drop_markup, _read_line_starts, _drop_citations, _drop_fillers, letters.read_digits, _read_stops):
             text = rule(text, counts)
-        text = _join_lines(_add_blanks(text, counts), counts)
+        text = drop_repeated(_join_lines(_add_blanks(text, counts), counts), counts)
+        if text == before:
+            text = mend(text, counts)
         if text == before:
             break
     return Normalised(text, {kind: counts[kind] for kind in KINDS if counts[kind]})

@@ -338,18 +338,6 @@ def scanner_errors(text: str) -> str:
     return "".join(errors[char] if char in errors and rng.random() < rate.get(char, 0.5) else char for char in text)
 
 
-def inner_letters_swapped(text: str) -> str:
-    """The inner letters of each longer word are shuffled; the first and the last stay."""
-    rng = random.Random(text)
-
-    def change(word: str) -> str:
-        inner = list(word[1:-1])
-        rng.shuffle(inner)
-        return word[0] + "".join(inner) + word[-1]
-
-    return in_words(text, change)
-
-
 def dotted_letters(text: str) -> str:
     """A dot of one kind between all letters of a word and a slash between the words, as on a shop sign."""
     kinds = "\u00b7\u2022._-\u2027"
@@ -394,7 +382,6 @@ TRANSFORMATIONS: dict[str, Callable[[str], str]] = {
     "two columns": two_columns,
     "book page furniture": verses_with_page_furniture,
     "scanner errors": scanner_errors,
-    "inner letters swapped": inner_letters_swapped,
     "dotted letters": dotted_letters,
     "emoji for stops": emoji_for_stops_and_spaces,
 }

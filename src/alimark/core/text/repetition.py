@@ -46,8 +46,8 @@ def drop_repeated(text: str, counts: Counter[str]) -> str:
     """Removes words with which at least half of the sentences start or end, in one wording or a few.
 
     Example:
-        >>> drop_repeated("As we all know, it rained. " * 5, Counter())[:10]
-        'It rained.'
+        >>> drop_repeated(" ".join(f"As we all know, {name} slept." for name in "abcde"), Counter())
+        'A slept. B slept. C slept. D slept. E slept.'
     """
     words = [word.strip(",.;:").lower() for word in text.split()]
     triples = Counter(zip(words, words[1:], words[2:], strict=False))

@@ -163,7 +163,7 @@ def find(locations: Sequence[str]) -> tuple[FileSystem, list[DocumentFile], list
     return fs, [sources[path] for path in sorted(sources)], sorted(passed_over)
 
 
-def is_small(locations: Sequence[str], output: str | None) -> bool:
+def is_small(locations: Sequence[str], output: str) -> bool:
     """Whether an audit into a JSONL file is of few local documents, so that each can be tested as if it were alone."""
     if not output or is_folder(output) or not locations or any("://" in location for location in locations):
         return False

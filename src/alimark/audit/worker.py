@@ -88,14 +88,13 @@ class Audit:
 
     @classmethod
     def of(
-        cls, keys: Sequence[Key], inputs: Sequence[str], output: str, settings: RandomKeys, draws: int | None = None, *,
-        first_pass: FirstPass | None = None,
+        cls, keys: Sequence[Key], inputs: Sequence[str], output: str, settings: RandomKeys, draws: int | None = None
     ) -> Audit:  # fmt: skip
         """An audit whose tests stop early, so that many random keys cost little; `draws` is the number that the user chose."""
         settings = replace(
             settings, draws=max(draws or FIRST_DRAWS, settings.draws), stop_after=settings.stop_after or STOP_AFTER
         )
-        return cls(tuple(map(Sealed, keys)), tuple(inputs), output, settings, first_pass=first_pass)
+        return cls(tuple(map(Sealed, keys)), tuple(inputs), output, settings)
 
     @classmethod
     def as_detect(cls, keys: Sequence[Key], inputs: Sequence[str], output: str, settings: RandomKeys) -> Audit:

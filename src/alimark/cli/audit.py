@@ -15,10 +15,10 @@ from alimark.errors import AlimarkError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from alimark.audit.auditor import FirstPass
     from alimark.audit.pool import Cluster
     from alimark.audit.worker import Audit
     from alimark.core._util.jsonl import Record
+    from alimark.core.detection.stats.p_values import RandomKeys
     from alimark.core.keys.key import Key
 
 _MAX_FAULTS = 5  # faults that are printed; more are only counted
@@ -116,16 +116,11 @@ def audit(
     Exit status: 0 once every document has its answer, found or not; 1 where
     documents could not be tested, unless --allow-failed; 2 error.
     """
-    from alimark.audit.files import is_small
-    from alimark.audit.worker import Audit
     from alimark.core.keys.key import load_keys
 
     keys = load_keys(key)
     settings = options.search_settings(keys, fpr, excerpt, restructure, llm, variants, draws, tail, null, precision)
-    if draws is None and first_pass is None and llm is None and is_small(inputs, output):
-        asked = Audit.as_detect(keys, inputs, output or "", settings)
-    else:
-        asked = Audit.of(keys, inputs, output or "", settings, draws, first_pass=_first_pass(first_pass, keys, llm))
+    asked = _asked(keys, inputs, output or "", settings, draws, first_pass, llm)
     task = replace(
         asked, fpr=fpr, fdr=fdr, by=by, device=device, text_field=text_field, block_bytes=block_size << 10,
         max_document=max_document << 20, time_limit=time_limit, cache=cache,
@@ -134,13 +129,22 @@ def audit(
     raise typer.Exit(1 if failed and not allow_failed else 0)
 
 
-def _first_pass(level: float | None, keys: list[Key], llm: str | None) -> FirstPass | None:
-    """The first pass; None where every document is tested in full."""
+def _asked(
+    keys: list[Key], inputs: list[str], output: str, settings: RandomKeys, draws: int | None, level: float | None,
+    llm: str | None,
+) -> Audit:  # fmt: skip
+    """The audit: as `alimark detect` where there are few documents, else with a first pass where that is possible."""
     from alimark.audit.auditor import FirstPass, can_look_first
+    from alimark.audit.files import is_small
+    from alimark.audit.worker import Audit
 
+    if draws is None and level is None and llm is None and is_small(inputs, output):
+        return Audit.as_detect(keys, inputs, output, settings)
     if level is None:  # with a chat model, most of the time is the chat model's
-        return FirstPass() if can_look_first(keys) and llm is None else None
-    return None if level == 1 else FirstPass(level)
+        first_pass = FirstPass() if can_look_first(keys) and llm is None else None
+    else:
+        first_pass = None if level == 1 else FirstPass(level)
+    return replace(Audit.of(keys, inputs, output, settings, draws), first_pass=first_pass)
 
 
 def _cluster(

@@ -103,7 +103,7 @@ class TestKeys:
         for change, why in (
             ({"parameters": {"ratio": 0.5, "margin": 0.01}}, "was changed"),
             ({"parameters": []}, "valid key file"),
-            ({"fitted": None}, "alimark fit"),
+            ({"fitted": None}, "was changed"),
             ({"fitted": {"scheme": "k-semstamp", "origin": {}, "arrays": {"centres": {}}}}, "malformed"),
             ({"scheme": "nothing"}, "not known"),
         ):

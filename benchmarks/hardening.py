@@ -265,7 +265,21 @@ def refusals() -> Iterator[Row]:
         yield "CPU time for a body of 4 MiB without a token", f"{1000 * (cpu_seconds(pid) - before) / count:.2f} ms"
 
 
-ITEMS = {item.__name__: item for item in (event_loop, starving, flood, refusals)}
+def long_texts() -> Iterator[Row]:
+    """What long texts leave in the memory of the service."""
+    texts = (TEXT * 200, "!?" * 20_000, "؟" * 20_000, " \t" * 20_000 + "a.", "a. " * 10_000)
+    with process(timeout=300) as (running, tokens, _):
+        pid = running.running.pid
+        before = memory(pid)
+        for number in range(20):
+            body = {"input": [texts[number % 5]] * (1, 4)[number // 5 % 2], "search": ("whole", "auto")[number // 10]}
+            post(f"{running.url}/v1/detect", tokens["detect"], json=body)
+        time.sleep(5)
+        kept = f"{before} / {memory(pid, 'VmHWM')} / {memory(pid)}"
+        yield "MB of memory before 20 requests with long texts / most / after", kept
+
+
+ITEMS = {item.__name__: item for item in (event_loop, starving, flood, refusals, long_texts)}
 
 
 def main() -> None:

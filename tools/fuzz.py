@@ -117,6 +117,26 @@ def documents(folder: Path) -> Iterator[Target]:
 
 
 @contextmanager
+def parquet(folder: Path) -> Iterator[Target]:
+    from alimark.audit.files import find, plan, read
+
+    path = folder / "in.parquet"
+
+    def read_all(data: bytes) -> None:
+        path.write_bytes(data)
+        files, sources, _ = find([str(path)])
+        count = 0
+        for block in plan(files, sources):
+            for document in read(files, block, ["text", "id"], LARGEST):
+                document.text("text")
+                count += 1
+                if count > LARGEST:
+                    raise AssertionError("more rows than bytes")
+
+    yield read_all
+
+
+@contextmanager
 def texts(folder: Path) -> Iterator[Target]:
     from alimark import AliMark, Key
     from alimark.core.text.language import looks_english
@@ -213,7 +233,7 @@ def service(folder: Path) -> Iterator[Target]:
         print(f"service: worst answer of /healthz {worst:.3f} s; {attacked.memory()} MB of memory", file=sys.stderr)
 
 
-TARGETS = {target.__name__: target for target in (keys, jsonl, recipes, documents, http, texts, service)}
+TARGETS = {target.__name__: target for target in (keys, jsonl, recipes, documents, parquet, http, texts, service)}
 
 
 # Inputs

@@ -4,13 +4,14 @@ import pytest
 
 import fuzz
 
-MUTATIONS = {"keys": 150, "jsonl": 20, "recipes": 60, "documents": 0, "http": 30, "texts": 30}
+MUTATIONS = {"keys": 150, "jsonl": 20, "recipes": 60, "documents": 0, "parquet": 60, "http": 30, "texts": 30}
 """Inputs beside the corpus. A document is read in a process of its own, which takes longer."""
 
 
 @pytest.mark.parametrize("target", MUTATIONS)
 def test_no_input_crashes_or_hangs(target: str) -> None:
-    for library in {"http": ["fastapi", "httpx"], "documents": ["selectolax", "pypdfium2"]}.get(target, []):
+    needed = {"http": ["fastapi", "httpx"], "documents": ["selectolax", "pypdfium2"], "parquet": ["pyarrow"]}
+    for library in needed.get(target, []):
         pytest.importorskip(library)
     corpus = fuzz.seeds_of(target)
     result = fuzz.fuzz(target, inputs=len(corpus) + MUTATIONS[target])

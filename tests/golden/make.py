@@ -182,7 +182,7 @@ def record_values(record: dict[str, Any]) -> list[Any]:
 
 def sampling_values(sampling: dict[str, Any]) -> Any:
     """The defaults, which most records hold, are written once."""
-    return "default" if list(sampling.items()) == list(asdict(alimark.Sampling()).items()) else sampling
+    return "default" if sampling.items() <= asdict(alimark.Sampling()).items() else sampling
 
 
 def detections(stem: str, key: alimark.Key, texts: Sequence[dict[str, Any]]) -> Iterator[tuple[str, Any]]:

@@ -20,6 +20,7 @@ ALLOWED = {
     ("docs/documents.md", "Evidence"): "probabilities of the colours",
     ("docs/serving.md", "Metrics and alerts"): "thresholds of alerts",
     ("docs/serving.md", "Settings"): "limits of requests",
+    ("docs/threat-model.md", "What was tried"): "sizes of hostile inputs, and a limit of time",
     ("docs/soft.md", "Detection"): "constants of the score, which tests compare with the code",
 }
 """The sections whose figures no command prints, and what they are. Nothing that was measured belongs here."""

@@ -111,7 +111,8 @@ def test_each_disguise_is_taken_off_and_counted(text: str, kind: str) -> None:
 LONG = " ".join(
     """The old lamp went out at nine and nobody saw the keeper. The boats stayed in the harbour because the wind had turned.
     My sister found a letter under the door of the house. She read it twice and then she called the police. They came in the
-    morning with a dog that slept on the floor. """.split() * 2
+    morning with a dog that slept on the floor. """.split()
+    * 2
 )
 
 

@@ -101,12 +101,18 @@ def cost_table(records: Records) -> list[str]:
     return lines
 
 
+def lengths(text: str) -> list[int]:
+    """The words of each sentence of a text."""
+    return [len(unit.split()) for unit in SPLIT.units(text)]
+
+
 MEASURES: dict[str, Callable[[Row], float | None]] = {
     "perplexity, ratio": lambda row: None if row["perplexity"] is None else float(np.log(row["perplexity"])),
     "distinct word pairs": lambda row: distinct(row["text"]),
     "repeated runs of four words": lambda row: repetition(row["text"]),
     "cosine of neighbours": lambda row: row["neighbours"],
-    "words of a sentence": lambda row: float(np.mean([len(unit.split()) for unit in SPLIT.units(row["text"])])),
+    "words of a sentence": lambda row: float(np.mean(lengths(row["text"]))),
+    "sentences of over 80 words": lambda row: float(np.mean([length > 80 for length in lengths(row["text"])])),
 }
 
 

@@ -237,7 +237,8 @@ def generations(stem: str, key: alimark.Key, texts: Sequence[dict[str, Any]]) ->
 def compute() -> Values:
     """Everything that scores.json holds, from the committed keys and texts."""
     keys, texts = load_keys(), load_texts()
-    content: Values = {"sampling": {"default": encoded(asdict(alimark.Sampling()))}}
+    default = {name: value for name, value in asdict(alimark.Sampling()).items() if value or name == "may_end"}
+    content: Values = {"sampling": {"default": encoded(default)}}
     with contextlib.chdir(HERE):  # keys name tokenizer.json there
         for stem, key in keys.items():
             content[stem] = {"id": key.id}

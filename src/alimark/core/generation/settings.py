@@ -189,10 +189,7 @@ class GenerationSettings:
 
     def to_dict(self) -> Record:
         """The settings for a record, without `tokens`, `steering` and others where they were not asked for."""
-        content = asdict(self)
-        content["sampling"] = {
-            name: value for name, value in content["sampling"].items() if value or name not in ("top_k", "min_p")
-        }
+        content = asdict(self) | {"sampling": self.sampling.to_dict()}
         return {name: value for name, value in content.items()
                 if value or name not in ("tokens", "first_candidates", "steering")}  # fmt: skip
 

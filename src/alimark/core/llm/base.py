@@ -1,7 +1,7 @@
 """The protocol of language models: requests for continuations, and the draws that answer them."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -68,6 +68,10 @@ class Sampling:
             raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
         if self.top_k < 0 or not 0 <= self.min_p < 1:
             raise ValueError(f"top_k must be at least 0 and min_p in [0, 1), not {self.top_k} and {self.min_p}")
+
+    def to_dict(self) -> JsonObject:
+        """The settings for a record, without `top_k` and `min_p` where they were not asked for."""
+        return {name: value for name, value in asdict(self).items() if value or name not in ("top_k", "min_p")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,4 +101,5 @@ class Rewriting(WrittenText):
             "outcomes": [sentence.outcome for sentence in self.rewritten],
         }
         text = {"text": self.text, "original": self.original, "sentences": list(self.sentences)}
-        return self._record(record_id, asdict(self.settings), text, mark, {}, {})
+        settings = asdict(self.settings) | {"sampling": self.settings.sampling.to_dict()}
+        return self._record(record_id, settings, text, mark, {}, {})

@@ -75,7 +75,7 @@ def test_a_key_file_holds_its_table(fitted: Fitted, key: Key, tmp_path: Path) ->
     content = json.loads((tmp_path / "key.json").read_text())
     del content["fitted"]
     (tmp_path / "key.json").write_text(json.dumps(content))
-    with pytest.raises(KeyFileError, match=r"directions .* are not known"):
+    with pytest.raises(KeyFileError, match=r"was changed: its id does not match"):
         Key.load(tmp_path / "key.json")
 
 

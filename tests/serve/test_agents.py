@@ -79,7 +79,7 @@ def test_calls_pass_through_and_prose_is_marked(running: Running) -> None:
     assert (called.json()["alimark"]["marked"], called.headers["x-alimark-marked"]) == (False, "false")
     assert called.json()["model"] == "stand-in"
     assert called.json()["alimark"]["words"] == called.json()["alimark"]["words_marked"] == [0]
-    told = ask(running, messages=RESULT, tools=TOOLS, max_tokens=150)
+    told = ask(running, messages=RESULT, tools=TOOLS, max_tokens=400, seed=1)
     assert told.json()["alimark"]["marked"]
     assert told.json()["alimark"]["found"] == [True]
     forwarded = len(running.service.llm.forwarded)  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ pytest.importorskip("fastapi")
 from alimark.errors import ContextFull, KeyFileError, LLMError, MissingExtra
 from alimark.serve.errors import to_api_error
 from alimark.serve.places import QueueFull
+from rewriters import STORY
 from small_documents import docx
 
 CASES: list[tuple[str, str, str, bytes, int, str, str]] = [
@@ -72,8 +73,7 @@ def test_the_text_of_a_document(running: Running) -> None:
 
 
 def test_rewrite_and_attacks(running: Running) -> None:
-    kinds = "old new red long low wide dark grey".split()
-    text = " ".join(f"The mayor opened the {kind} bridge near the hill." for kind in kinds)
+    text = STORY
     with running.client("generate") as client:
         body = {"input": text, "seed": 1, "closeness": 0.5, "mean_closeness": 0.5}
         rewriting = client.post("/v1/rewrite", json=body).json()
@@ -82,7 +82,8 @@ def test_rewrite_and_attacks(running: Running) -> None:
         assert rewriting["key_id"] == running.key.id
         assert rewriting["verdict"] in ("found", "not found", "too short to tell")
         assert rewriting["p_value"] <= rewriting["p_value_before"]
-        assert [sentence["cosine"] for sentence in rewriting["moved_most"]] == sorted(rewriting["cosines"])[:2]
+        moved = [sentence["cosine"] for sentence in rewriting["moved_most"]]
+        assert moved == sorted(rewriting["cosines"])[: len(moved)]
         for name in ("delete", "merge", "split", "reorder"):
             attacked = client.post("/v1/attack", json={"name": name, "input": text, "rate": 0.7, "seed": 1})
             assert attacked.status_code == 200, attacked.text

@@ -74,9 +74,13 @@ def test_ten_times_the_queue(tmp_path: Path) -> None:
 
 
 def test_a_text_that_takes_too_long(tmp_path: Path) -> None:
-    with serving(tmp_path, timeout=1.0, pause=0.3) as running, running.client("generate") as client:
+    with serving(tmp_path / "slow", timeout=1.0, pause=0.3) as running, running.client("generate") as client:
+        cut = client.post("/v1/completions", json={"prompt": "So.", "sentences": 50}).json()["choices"][0]
+        assert (cut["finish_reason"], len(cut["text"]) > 10) == ("length", True)
+    with serving(tmp_path / "slower", timeout=1.0, pause=2.5) as running, running.client("generate") as client:
         late = client.post("/v1/completions", json={"prompt": "So.", "sentences": 50})
         assert (late.status_code, late.json()["error"]["code"]) == (504, "timeout")
+        time.sleep(2.5)  # until the call of the model that nobody waits for is over
         streamed = client.post("/v1/completions", json={"prompt": "So.", "sentences": 50, "stream": True})
         assert '"timeout"' in streamed.text
         assert "[DONE]" not in streamed.text

@@ -31,7 +31,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Path
     data = tmp_path_factory.mktemp("real") / "data"
     printed = alimark("serve", "init", "--data", str(data))
     tokens = dict(line.split() for line in printed.splitlines())
-    assert tokens.keys() == {"generate", "detect", "admin"}
+    assert {"generate", "detect", "admin"} <= tokens.keys()
     # The key that marks is fixed, because with a random one a text now and then carries too little.
     Key.generate(secret=b"the same in every run, 32 bytes."[:32]).save(data / "key.json")
     alimark("serve", "import", str(data / "key.json"), "--activate", "--data", str(data))

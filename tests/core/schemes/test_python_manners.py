@@ -82,7 +82,7 @@ def test_a_result_offers_few_names_and_the_rest_under_one(mark: AliMark) -> None
     detection = mark.detect(TEXT)
     names = [name for name in dir(detection) if not name.startswith("_")]
     assert {"p_value", "score", "verdict", "sentences", "alignment", "payload", "details"} <= set(names)
-    assert len(names) <= 18
+    assert len(names) <= 19
     assert detection.details["draws"] == detection.draws
     assert not set(names) & set(detection.details)
     every = {name for name in vars(detection) if not callable(getattr(detection, name))}

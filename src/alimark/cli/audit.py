@@ -267,17 +267,17 @@ def _group_lines(summary: Record) -> list[str]:
     for group in shared["groups"]:
         examples = ", ".join(map(shown_name, group["examples"]))
         seen = (
-            f"{group['documents']:,} documents share much of their text ({examples}, ...), so that a key marks all of them or "
-            f"none: they say as much as {counted(max(1, round(group['effective'])), 'document')}."
+            f"{group['documents']:,} documents share much of their text ({examples}, ...). Chance makes all of them look "
+            f"marked, or none, so they count as {counted(max(1, round(group['effective'])), 'document')}."
         )
         often = how_often(group["chance"], at_most=not group["undecided"])
         if group["undecided"]:
             fate = (
-                f"{group['undecided']:,} of them are undecided: by chance, half of them look marked together {often}. Check "
-                "documents with text of their own, or the parts that these do not share."
+                f"{group['undecided']:,} of them are undecided: with unmarked documents that happens {often}, which is too "
+                "often to rely on. Check documents with text of their own, or the parts that these do not share."
             )
         else:
-            fate = f"They stay named: by chance, half of them look marked together {often}, which is too rare."
+            fate = f"They are named all the same: with unmarked documents that happens {often}."
         lines.append(f"{seen} {fate}")
     if shared["not_checked"]:
         lines.append(

@@ -79,7 +79,9 @@ def alignment_table(detection: AlignedDetection, width: int = 160) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False, caption_justify="left")
     chances = detection.sentence_chances
     weak = bool(chances) and detection.p_value <= _SMALL_P and max(chances) < PERHAPS
-    table.caption = "strength: a full bar fits this key better than all random keys, half a bar is chance."
+    table.caption = (
+        "strength: how well a sentence fits this key; half a bar is chance. marked: its probability of the mark."
+    )
     if weak:
         table.caption += " No sentence shows the mark by itself; the text as a whole does."
     widths = {"block": 5, "sentence": 8, "change": 15, "strength": max(cells, 8), "marked": 6}

@@ -143,7 +143,7 @@ async def attacks(service: ServiceOf, token: GenerateToken) -> list[schemas.Atta
 
 
 @router.post("/v1/attack", tags=["writing"])
-async def attack(body: schemas.Attack, service: ServiceOf, token: GenerateToken) -> schemas.Attacked:
+async def attack(body: schemas.AttackRequest, service: ServiceOf, token: GenerateToken) -> schemas.AttackedText:
     """Changes a text by one attack, to see how much of the watermark is left."""
     from alimark.lab.attacks import load_attack
 
@@ -155,7 +155,7 @@ async def attack(body: schemas.Attack, service: ServiceOf, token: GenerateToken)
         return change(body.input, body.seed)
 
     text = await service.result(service.writers.run(work, token.id))
-    return schemas.Attacked(name=body.name, text=text)
+    return schemas.AttackedText(name=body.name, text=text)
 
 
 def _check_sentences(text: str, splitter_name: str, most: int) -> None:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from alimark.core._util.json_types import JsonObject
-from alimark.core.llm.base import Message as Turn
+from alimark.core.llm.base import Message
 from alimark.serve.schemas import Schema, Strict, example
 
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -101,7 +101,7 @@ class ToWrite(WithoutNulls):
     """Whether the request is answered, and not continued."""
 
     @property
-    def prompts(self) -> Sequence[tuple[str, tuple[Turn, ...]]]:
+    def prompts(self) -> Sequence[tuple[str, tuple[Message, ...]]]:
         """The prompts to continue, or the last message of a chat with all its turns."""
         raise NotImplementedError
 
@@ -183,11 +183,11 @@ class Completion(ToComplete):
     model_config = example(prompt="The lighthouse keeper opened the door.", sentences=3)
 
     @property
-    def prompts(self) -> Sequence[tuple[str, tuple[Turn, ...]]]:
+    def prompts(self) -> Sequence[tuple[str, tuple[Message, ...]]]:
         return [(prompt, ()) for prompt in ([self.prompt] if isinstance(self.prompt, str) else self.prompt)]
 
 
-class Part(WithoutNulls):
+class ContentPart(WithoutNulls):
     """A part of a message; only text is supported."""
 
     type: Literal["text", "input_text", "output_text"]
@@ -210,7 +210,7 @@ def _only_text(content: object) -> object:
     return content
 
 
-class Message(WithoutNulls):
+class ChatMessage(WithoutNulls):
     """A message of a chat. The fields of an answer of this service are accepted, so that it can be sent back."""
 
     type: Literal["message"] = "message"
@@ -218,7 +218,7 @@ class Message(WithoutNulls):
     id: str | None = IGNORED
     status: str | None = IGNORED
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: Annotated[str | list[Part] | None, BeforeValidator(_only_text)] = None
+    content: Annotated[str | list[ContentPart] | None, BeforeValidator(_only_text)] = None
     name: str | None = Field(None, max_length=200)
     refusal: str | None = IGNORED
     annotations: list[JsonObject] | None = IGNORED
@@ -232,10 +232,10 @@ class Message(WithoutNulls):
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content or [])
 
     @property
-    def turn(self) -> Turn:
+    def turn(self) -> Message:
         """The message as every chat template takes it: calls of tools and their results in words, as many models write them."""
         if self.role in ("tool", "function"):
-            return Turn("user", f"<tool_response>\n{self.text}\n</tool_response>")
+            return Message("user", f"<tool_response>\n{self.text}\n</tool_response>")
         calls = [call.get("function") or {} for call in self.tool_calls or []] + [self.function_call or {}]
         written = [
             f'<tool_call>\n{{"name": {json.dumps(call.get("name"))}, "arguments": {call.get("arguments")}}}\n</tool_call>'
@@ -243,14 +243,14 @@ class Message(WithoutNulls):
             if call
         ]
         role = "system" if self.role == "developer" else self.role
-        return Turn(role, "\n".join(filter(None, [self.text, *written])))  # type: ignore[arg-type]
+        return Message(role, "\n".join(filter(None, [self.text, *written])))  # type: ignore[arg-type]
 
 
 class ChatCompletion(ToComplete):
     """A request to answer a chat."""
 
     path, prefix = "chat/completions", "chatcmpl-"
-    messages: Annotated[list[Message], Field(fail_fast=True)] = Field(min_length=1, max_length=1000)
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True)] = Field(min_length=1, max_length=1000)
     max_completion_tokens: Tokens | None = Field(None, description="Replaces max_tokens.")
     top_logprobs: int | None = Field(None, ge=0, le=20)
     tools: list[JsonObject] | None = None
@@ -268,12 +268,12 @@ class ChatCompletion(ToComplete):
     model_config = example(messages=[{"role": "user", "content": "Why is the sky blue?"}], sentences=3)
 
     @property
-    def prompts(self) -> Sequence[tuple[str, tuple[Turn, ...]]]:
-        turns: list[Turn] = []
+    def prompts(self) -> Sequence[tuple[str, tuple[Message, ...]]]:
+        turns: list[Message] = []
         for role, messages in groupby(self.messages, key=lambda message: message.role):
             part = [message.turn for message in messages]
             # Some templates take no two turns of the user in a row; the results of several calls are one.
-            turns += [Turn("user", "\n".join(turn.content for turn in part))] if role == "tool" else part
+            turns += [Message("user", "\n".join(turn.content for turn in part))] if role == "tool" else part
         return [(turns[-1].content, tuple(turns))]
 
 
@@ -281,7 +281,7 @@ class CreateResponse(ToWrite):
     """A request to the Responses API."""
 
     path, prefix = "responses", "resp_"
-    input: str | Annotated[list[Message], Field(fail_fast=True)] = Field(min_length=1)
+    input: str | Annotated[list[ChatMessage], Field(fail_fast=True)] = Field(min_length=1)
     instructions: str | None = None
     max_output_tokens: Tokens | None = Field(None, description="The most tokens of the text.")
     tools: list[JsonObject] | None = None
@@ -301,9 +301,9 @@ class CreateResponse(ToWrite):
     model_config = example(input="Why is the sky blue?", sentences=3)
 
     @property
-    def prompts(self) -> Sequence[tuple[str, tuple[Turn, ...]]]:
-        before = [Turn("system", self.instructions)] if self.instructions else []
-        items = [Turn("user", self.input)] if isinstance(self.input, str) else [item.turn for item in self.input]
+    def prompts(self) -> Sequence[tuple[str, tuple[Message, ...]]]:
+        before = [Message("system", self.instructions)] if self.instructions else []
+        items = [Message("user", self.input)] if isinstance(self.input, str) else [item.turn for item in self.input]
         return [(items[-1].content, (*before, *items))]
 
 

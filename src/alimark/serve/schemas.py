@@ -190,7 +190,7 @@ class AttackLabel(Schema):
     """Whether the share to change can be chosen."""
 
 
-class Attack(Strict):
+class AttackRequest(Strict):
     """A request to attack a text."""
 
     name: Literal[*ATTACKS]  # type: ignore[valid-type]
@@ -201,7 +201,7 @@ class Attack(Strict):
     model_config = example(name="delete", input="One came. Two went. Three stayed.", rate=0.3)
 
 
-class Attacked(Schema):
+class AttackedText(Schema):
     """An attacked text."""
 
     name: str

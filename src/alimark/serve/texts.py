@@ -40,7 +40,7 @@ _LEAST_FIRST = 16
 
 
 @dataclass(frozen=True)
-class Piece:
+class WrittenPiece:
     """A part of a text to send; the last one comes with the finished text and the field `alimark`."""
 
     place: int
@@ -230,7 +230,7 @@ class Texts:
             _check_written(generation)
         return generations, await self._saved(generations)
 
-    async def pieces(self) -> AsyncIterator[Piece]:
+    async def pieces(self) -> AsyncIterator[WrittenPiece]:
         """Yields each sentence as soon as it is chosen. The last piece of a text comes after its record is committed."""
         until = self._loop.time() + self.service.settings.timeout
         while not all(text.recorded for text in self._texts):
@@ -239,13 +239,13 @@ class Texts:
             if so_far:
                 sentence = {"matches": matches, "block_size": self.key.block_size}
                 if piece := text.unsent(so_far):
-                    yield Piece(place, piece, {"key_id": self.key.id, "sentence": sentence})
+                    yield WrittenPiece(place, piece, {"key_id": self.key.id, "sentence": sentence})
             elif self._futures[place].done():
                 generation = self._futures[place].result()
                 _check_written(generation)
                 mark = await self._saved([generation])
                 text.recorded = True
-                yield Piece(place, text.unsent(generation.text), mark, generation)
+                yield WrittenPiece(place, text.unsent(generation.text), mark, generation)
 
     def failure(self, error: AlimarkError | ApiError | TimeoutError) -> JsonObject:
         """Returns the error of a stream that breaks off."""

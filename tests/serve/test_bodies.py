@@ -128,6 +128,13 @@ def _size(value: Any) -> tuple[int, int]:
     return len(inner) + sum(count for count, _ in inner), 1 + max((depth for _, depth in inner), default=0)
 
 
+def _counted(value: Any) -> int:
+    """What the service counts: each list or object as one value, empty or not, and each further item."""
+    if not isinstance(value, (list, dict)):
+        return 0
+    return max(1, len(value)) + sum(map(_counted, value.values() if isinstance(value, dict) else value))
+
+
 @given(VALUES, SENT, st.booleans(), DAMAGE)
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_an_endpoint_gets_was_counted(
@@ -143,7 +150,7 @@ def test_whatever_an_endpoint_gets_was_counted(
         assert _size(got)[0] <= 3
         assert _size(got)[1] <= 2
         assert got == json.loads(body.decode())
-    fits = all(here <= most for here, most in zip(_size(value), (2, 2), strict=True))
+    fits = _counted(value) <= 3 and _size(value)[1] <= 2
     if (
         damage is None
         and len(types) == 1

@@ -215,7 +215,7 @@ class Service:
             async with asyncio.timeout(_SAVE_SECONDS):
                 await asyncio.shield(asyncio.wrap_future(future))
         except TimeoutError:
-            future.cancel()  # nobody waits for it any more
+            future.cancel()  # its result would not be sent
             message = f"the database has not answered for {_SAVE_SECONDS:g} s; try again later"
             raise DatabaseError(message) from None
 

@@ -1,4 +1,4 @@
-"""Work: futures that know how long they were worked on, the end of work that nobody waits for, and the seconds of stages."""
+"""Work: futures that know how long they were worked on, cancelled work, and the seconds of stages."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def stop_if_cancelled() -> None:
     """Raises `concurrent.futures.CancelledError` if the work that this thread does was cancelled."""
     futures = _current.get()
     if futures and all(future.done() for future in futures):
-        raise CancelledError("nobody waits for the result any more")
+        raise CancelledError("the work was cancelled")
 
 
 Beat = Callable[[], None]

@@ -200,7 +200,7 @@ def _from_pig_latin(word: str, mark: str) -> Iterator[str]:
 
 
 def _corrected(word: str) -> str:
-    """The most frequent word that is one letter more, less, other or swapped away; the word itself where there is none."""
+    """The most frequent word that is one letter more, less, other or swapped away; else the word itself."""
     if len(word) > _LONGEST:
         return word
     pairs = [(word[:i], word[i:]) for i in range(len(word) + 1)]

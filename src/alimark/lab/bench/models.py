@@ -79,7 +79,7 @@ class Models:
     """Loads models by name and keeps them: every embedder, but only the last language model."""
 
     folder = Path()  # the folder of the run, where learned data are
-    device: str | None = None  # the device of embedders; the CPU where there is none
+    device: str | None = None  # the device of embedders; by default the CPU
 
     def __init__(self) -> None:
         self._llms: dict[str, LLM] = {}
